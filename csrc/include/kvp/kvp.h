@@ -78,7 +78,8 @@ typedef struct kvp_view {
   int64_t stride_channel; /* 1 for K and V; unused for positions and scores */
 } kvp_view;
 
-/* One layer of the cache. A layer whose k.data is NULL is skipped and stays as it is. */
+/* One layer of the cache. A layer whose k.data is NULL (for kvp_select, which reads no K: whose
+ * scores.data is NULL) is skipped and stays as it is; its new_lengths are 0. */
 typedef struct kvp_layer {
   int64_t slots; /* T: capacity of each row */
   kvp_view k;    /* [B, H, T, head_dim_k], dtype */
