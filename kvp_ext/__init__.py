@@ -1,0 +1,39 @@
+"""Learned eviction of KV-cache entries: score, select and compact all heads in one call.
+
+    kvp_ext.use("smollm2-135m-instruct")
+    kvp_ext.evict_(k_cache, v_cache, pos, budget)
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from python_ref.budgets import budget_from_ratio
+
+from .active import active_policy, load_policy, policies, use
+from .backends import backends
+from .eviction import compact_, evict_, score, select
+from .policy import Policy
+from .results import Evicted, Selection
+from .threads import get_num_threads, set_num_threads
+
+try:
+    __version__ = version("kvp-ext")
+except PackageNotFoundError:  # imported from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Evicted",
+    "Policy",
+    "Selection",
+    "active_policy",
+    "backends",
+    "budget_from_ratio",
+    "compact_",
+    "evict_",
+    "get_num_threads",
+    "load_policy",
+    "policies",
+    "score",
+    "select",
+    "set_num_threads",
+    "use",
+]

@@ -1,0 +1,82 @@
+"""The one place that dispatches: a backend by name, or by the cache's device."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from .._call import Call
+from ..results import Evicted, Selection
+from .cpu import CpuBackend
+from .reference import ReferenceBackend
+
+
+class Backend(Protocol):
+    """The operations every backend provides, on checked arguments."""
+
+    def unavailable(self, device: torch.device) -> str | None:
+        """Why this backend cannot work on `device`, and the remedy; `None` if it can."""
+
+    def score(self, call: Call) -> None:
+        """Writes the score of every valid entry into `call.scores`, NaN elsewhere."""
+
+    def select(self, call: Call) -> Selection:
+        """Selects the entries to keep from `call.scores`."""
+
+    def compact(self, call: Call, selection: Selection, return_indices: bool) -> Evicted:
+        """Moves the selected entries to the front of their rows."""
+
+    def evict(self, call: Call, return_indices: bool) -> Evicted:
+        """Scores, selects and compacts."""
+
+
+class _Missing:
+    """A backend that a later build may bring; it only knows how to get it."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def unavailable(self, device: torch.device) -> str | None:
+        return self._reason
+
+
+_BACKENDS: dict[str, Backend] = {"cpu": CpuBackend(), "reference": ReferenceBackend()}
+_NO_CUDA = (
+    "this build of kvp-ext has no CUDA backend.\n"
+    "On the GPU the pure-PyTorch definition works at once: pass backend='reference'.\n"
+    "Or move the cache to the CPU, where backend='cpu' is used by default."
+)
+_MISSING = {"cuda": _Missing(_NO_CUDA)}
+_DEFAULTS = {"cpu": "cpu", "cuda": "cuda"}
+
+
+def resolve(name: str | None, device: torch.device) -> Backend:
+    """The backend to use for a cache on `device`.
+
+    Raises:
+        ValueError: `name` is not a backend.
+        RuntimeError: the backend is missing or cannot work on this device; says the remedy.
+    """
+    if name is None:
+        name = _DEFAULTS.get(device.type, "reference")
+    if name in _MISSING:
+        raise RuntimeError(f"backend {name!r}: {_MISSING[name].unavailable(device)}")
+    if name not in _BACKENDS:
+        known = ", ".join(map(repr, (*_BACKENDS, *_MISSING)))
+        raise ValueError(f"backend is {name!r}, expected None or one of {known}")
+    backend = _BACKENDS[name]
+    if (reason := backend.unavailable(device)) is not None:
+        raise RuntimeError(f"backend {name!r}: {reason}")
+    return backend
+
+
+def backends() -> dict[str, str]:
+    """Every backend by name, with "available" or the reason and the remedy."""
+    from . import cpu
+
+    found = {"cpu": cpu.describe(), "reference": "available: pure PyTorch, any device"}
+    return found | {name: missing._reason for name, missing in _MISSING.items()}
+
+
+__all__ = ["Backend", "backends", "resolve"]

@@ -1,0 +1,43 @@
+"""What the operations return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Entries to keep, per row.
+
+    Attributes:
+        kept: int32 `[L, B, H, N]`, slots to keep, ascending in each row, filled with -1.
+        lengths: int32 `[L, B, H]`, entries kept.
+    """
+
+    kept: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Outcome of `evict_` or `compact_`.
+
+    Attributes:
+        lengths: int32 `[L, B, H]`, entries of each row now, in slots `0 … lengths-1`.
+        pos: int32 or int64 `[L, B, H, N]`, logical positions of the survivors, filled with -1.
+        kept: int32 `[L, B, H, N]`, the slot each survivor came from, filled with -1; `None`
+            unless asked for.
+        changed: one int32 on the cache's device: 1 if any row was changed.
+    """
+
+    lengths: Tensor
+    pos: Tensor
+    kept: Tensor | None
+    changed: Tensor
+
+    @property
+    def evicted(self) -> bool:
+        """False if the call was a no-op. Waits for the device on an accelerator."""
+        return bool(self.changed.item())
