@@ -16,7 +16,6 @@ from . import _C
 
 def shape_of(folded: FoldedPolicy) -> _C.PolicyShape:
     """The geometry of a folded policy as libkvp's `kvp_policy_shape`."""
-    shared = folded.positions.dim() == 2
     return _C.PolicyShape(
         layers=folded.layers,
         kv_heads=folded.kv_heads,
@@ -27,7 +26,7 @@ def shape_of(folded: FoldedPolicy) -> _C.PolicyShape:
         position_rows=folded.position_rows,
         flags=(_C.POLICY_GAINS if folded.gains else 0)
         | (_C.POLICY_NORMS if folded.norms else 0)
-        | (_C.POLICY_SHARED_POSITIONS if shared else 0),
+        | (_C.POLICY_SHARED_POSITIONS if folded.shared_positions else 0),
         norm_eps=folded.norm_eps,
     )
 

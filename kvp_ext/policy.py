@@ -86,7 +86,7 @@ class Policy:
             kv_heads=kv_heads,
             head_dim_k=head_dim,
             head_dim_v=head_dim if head_dim_v is None else head_dim_v,
-            max_position=max_position,
+            position_rows=max_position + 1,
             generator=torch.Generator().manual_seed(seed),
         )
         return cls.from_agent(agent, provenance={"origin": f"random, seed {seed}"})
@@ -181,7 +181,7 @@ class Policy:
         write(self, path)
 
     def _with(self, change: Any) -> Policy:
-        shared = self.folded.positions.dim() == 2
+        shared = self.folded.shared_positions
         positions = self.folded.positions
         moved = change(positions[None, None].expand(self.layers, self.kv_heads, -1, -1))
         folded = dataclasses.replace(

@@ -47,7 +47,7 @@ def write(policy: Policy, path: str | PathLike[str]) -> None:
     geometry |= {
         "gains": folded.gains,
         "norms": folded.norms,
-        "shared_positions": folded.positions.dim() == 2,
+        "shared_positions": folded.shared_positions,
         "norm_eps": folded.norm_eps,
     }
     metadata = {

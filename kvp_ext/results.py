@@ -6,18 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from python_ref.selection import Selection
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Entries to keep, per row.
-
-    Attributes:
-        kept: int32 `[L, B, H, N]`, slots to keep, ascending in each row, filled with -1.
-        lengths: int32 `[L, B, H]`, entries kept.
-    """
-
-    kept: Tensor
-    lengths: Tensor
+__all__ = ["Evicted", "Selection"]
 
 
 @dataclass(frozen=True, slots=True)

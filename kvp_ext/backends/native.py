@@ -85,3 +85,9 @@ def attach_workspace(args: _C.Args, op: int) -> None:
     if buffer is None or buffer.numel() < size:
         buffer = _scratch.buffer = torch.empty(size, dtype=torch.uint8)
     args.workspace, args.workspace_bytes = buffer.data_ptr(), buffer.numel()
+
+
+def workspace_held() -> int:
+    """Bytes of workspace that this thread keeps."""
+    buffer: Tensor | None = getattr(_scratch, "buffer", None)
+    return 0 if buffer is None else buffer.numel()

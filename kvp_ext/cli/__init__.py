@@ -1,0 +1,81 @@
+"""The `kvp-ext` command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import kvp_ext
+
+app = typer.Typer(
+    help="Learned eviction of KV-cache entries.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    if version:
+        console.print(f"kvp-ext {kvp_ext.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def backends() -> None:
+    """List the backends, and how to get those that are missing."""
+    table = Table("backend", "status")
+    for name, status in kvp_ext.backends().items():
+        table.add_row(name, escape(status))
+    console.print(table)
+
+
+@app.command()
+def info(policy: str = typer.Argument(help="A shipped policy's name or a policy file.")) -> None:
+    """Show what a policy is, what it was trained on and what it costs."""
+    p = kvp_ext.load_policy(policy)
+    table = Table("", "", title=p.name or policy, show_header=False)
+    heads = p.layers * p.kv_heads
+    dims = f"{p.head_dim_k}" if p.head_dim_k == p.head_dim_v else f"{p.head_dim_k}/{p.head_dim_v}"
+    matrices = sum(t[0, 0].numel() for n, t in p.folded.tensors.items() if n.endswith("weight"))
+    rows = {
+        "architecture": f"{p.architecture}, {p.hidden} wide",
+        "geometry": f"{p.layers} layers, {p.kv_heads} KV heads, head dim {dims}",
+        "longest trained position": f"{p.max_position:,}; later ones are scored as this one",
+        "pinned in training": f"{p.sinks} sinks, {p.recent} recent",
+        "weights": f"{p.parameters:,} in {heads} heads, {p.packed().nbytes / 1e6:.1f} MB packed",
+        "cost": f"{2 * matrices / 1e3:,.1f} kFLOP per token and head",
+    }
+    for key, value in (rows | {k: str(v) for k, v in p.provenance.items()}).items():
+        table.add_row(key, escape(value))
+    console.print(table)
+
+
+@app.command()
+def demo(
+    tokens: int = typer.Option(1500, min=256, max=6000, help="Length of the document."),
+    policy: str = typer.Option("smollm2-135m-instruct", help="A policy's name or file."),
+    seed: int = typer.Option(0, help="Chooses the document and the facts hidden in it."),
+    out: Path = typer.Option(Path("demo-out"), help="Folder for the picture."),
+) -> None:
+    """Evict a real model's cache and show what is kept, what it costs and what is lost."""
+    from .demo import run
+
+    run(console, tokens=tokens, policy_name=policy, seed=seed, out=out)
+
+
+def main() -> None:
+    """Entry point: errors of the user are one message, not a traceback."""
+    try:
+        app()
+    except (ValueError, FileNotFoundError, ModuleNotFoundError, RuntimeError) as error:
+        Console(stderr=True).print(f"[red]kvp-ext:[/red] {escape(str(error))}")
+        sys.exit(1)
