@@ -211,7 +211,8 @@ class PaperAgent(Agent):
             e_p = self.smooth_features(pos)
         h_1 = F.silu(self.norm1(self.input(torch.cat([e_k, e_v, e_p], dim=-1))))
         h_2 = F.silu(self.norm2(self.hidden(h_1)))
-        return self.output(h_2).squeeze(-1)
+        scores: Tensor = self.output(h_2).squeeze(-1)
+        return scores
 
     # Where each parameter of ours is found in the state dict of one released agent.
     RELEASED_KEYS: Mapping[str, str] = {
@@ -409,4 +410,5 @@ class SmallAgent(Agent):
             x_p = self.smooth_features(pos)
         h_1 = F.silu(self.input(torch.cat([x_k, x_v, x_p], dim=-1)))
         h_2 = F.silu(self.hidden(h_1))
-        return self.output(h_2).squeeze(-1)
+        scores: Tensor = self.output(h_2).squeeze(-1)
+        return scores

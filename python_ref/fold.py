@@ -167,7 +167,7 @@ def fold(agent: Agent, dtype: torch.dtype = torch.float32) -> FoldedPolicy:
 def _fold_paper(agent: PaperAgent) -> tuple[dict[str, Tensor], Tensor]:
     w = {name: p.double() for name, p in agent.named_parameters()}
     widths = [w["k_proj.weight"].shape[-2], w["v_proj.weight"].shape[-2], agent.position_dim]
-    w1_k, w1_v, w1_p = w["input.weight"].split(widths, dim=-1)
+    w1_k, w1_v, w1_p = torch.split(w["input.weight"], widths, dim=-1)
     b1 = w["input.bias"]
 
     tensors: dict[str, Tensor] = {}
@@ -200,7 +200,7 @@ def _fold_small(agent: SmallAgent) -> tuple[dict[str, Tensor], Tensor]:
     w = {name: p.double() for name, p in agent.named_parameters()}
     std = torch.cat([agent.k_std, agent.v_std], dim=-1).double()
     mean = torch.cat([agent.k_mean, agent.v_mean], dim=-1).double()
-    w1_kv, w1_p = w["input.weight"].split([std.shape[-1], agent.position_dim], dim=-1)
+    w1_kv, w1_p = torch.split(w["input.weight"], [std.shape[-1], agent.position_dim], dim=-1)
     w1_kv = w1_kv / std[..., None, :]
     tensors = {
         "input.weight": torch.cat([w1_kv, w1_p], dim=-1),

@@ -1,0 +1,180 @@
+"""What an eviction method is, and how one is applied to a cache."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+QUERY_INPUTS = frozenset({"q", "future_q"})
+
+_REGISTRY: dict[str, Method] = {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """An eviction method.
+
+    Attributes:
+        name: in the registry.
+        score: scores [H, n] of one sequence without padding, from the keyword tensors it reads.
+        reads: names of those tensors: arguments of ``__call__``, or "row", a number for each row.
+        sinks, recent: leading and trailing entries that the method itself keeps always. Its scores
+            already rank them above all others.
+    """
+
+    name: str
+    score: Callable[..., Tensor]
+    reads: tuple[str, ...]
+    sinks: int
+    recent: int
+
+    @property
+    def sees_queries(self) -> bool:
+        """Whether the scores depend on queries."""
+        return not QUERY_INPUTS.isdisjoint(self.reads)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        *,
+        k: Tensor,
+        v: Tensor | None = None,
+        pos: Tensor | None = None,
+        q: Tensor | None = None,
+        future_q: Tensor | None = None,
+        future_k: Tensor | None = None,
+        valid: Tensor | None = None,
+        **options: object,
+    ) -> Tensor:
+        """Score the entries of one or many layers and sequences.
+
+        Padding is taken out before scoring and does not influence any score.
+
+        Args:
+            k: [..., H, T, Dk] post-RoPE keys. Always needed, for its shape.
+            v: [..., H, T, Dv] values.
+            pos: integers [T], [..., T] or [..., H, T]; by default 0 .. T - 1.
+            q: [..., H G, Tq, Dk] post-RoPE queries of the last Tq slots.
+            future_q: [..., H G, F, Dk] post-RoPE queries of the F tokens after the cache.
+            future_k: [..., H, F, Dk] their keys.
+            valid: bool, shaped like pos; by default the entries with pos >= 0.
+            **options: of the method.
+
+        Returns:
+            [..., H, T] float32, NaN at padding.
+
+        Raises:
+            ValueError: a tensor that the method reads is missing, or a method that reads queries
+                is applied where the heads of a sequence hold different slots.
+        """
+        given = {"k": k, "v": v, "pos": pos, "q": q, "future_q": future_q, "future_k": future_k}
+        heads, slots = k.shape[-3:-1]
+        rows, lead = k.shape[:-1], k.shape[:-3]
+        if pos is None:
+            given["pos"] = pos = torch.arange(slots, device=k.device)
+        for name in self.reads:
+            if name in given and given[name] is None:
+                raise ValueError(
+                    f"{name}: got None, expected a tensor, because {self.name} reads it"
+                )
+        pos = _per_head(pos, rows)
+        valid = pos >= 0 if valid is None else _per_head(valid, rows)
+        scores = torch.full(rows, torch.nan, dtype=torch.float32, device=k.device)
+
+        def sequences(x: Tensor) -> Tensor:
+            """The leading dimensions as one: [S, ...]."""
+            return x.reshape(math.prod(lead), *x.shape[len(lead) :])
+
+        inputs = {n: sequences(x) for n, x in given.items() if n in self.reads and x is not None}
+        if "pos" in self.reads:
+            inputs["pos"] = sequences(pos)
+        flat_scores = scores.view(math.prod(lead), heads, slots)
+        for s, slot_valid in enumerate(sequences(valid)):
+            tensors = {name: x[s] for name, x in inputs.items()}
+            if bool((slot_valid == slot_valid[:1]).all()):
+                groups = [slice(0, heads)]
+            elif self.sees_queries:
+                raise ValueError(
+                    f"valid: got different slots in the heads of sequence {s}, expected the same, "
+                    f"because {self.name} reads queries"
+                )
+            else:
+                groups = [slice(h, h + 1) for h in range(heads)]
+            for group in groups:
+                slot = slot_valid[group.start].nonzero().squeeze(-1)
+                if len(slot) == 0:
+                    continue
+                dense = {n: _dense(n, x, group, slot, slots) for n, x in tensors.items()}
+                if "row" in self.reads:
+                    dense["row"] = torch.arange(heads)[group] + s * heads
+                result = self.score(**dense, **options).to(torch.float32)
+                flat_scores[s, group, slot] = result
+        return scores
+
+
+def _per_head(x: Tensor, rows: torch.Size) -> Tensor:
+    """x [T], [..., T] or [..., H, T] as [..., H, T]."""
+    if x.dim() < len(rows):
+        x = x.unsqueeze(-2)
+    return x.expand(rows)
+
+
+def _dense(name: str, x: Tensor, heads: slice, slot: Tensor, slots: int) -> Tensor:
+    """One input of some heads at the given slots of ``slots``."""
+    if name in ("k", "v", "pos"):
+        return x[heads][:, slot]
+    if name == "q":
+        first = slots - x.shape[1]
+        return x[:, slot[slot >= first] - first]
+    return x
+
+
+def method(
+    name: str, *, sinks: int = 0, recent: int = 0
+) -> Callable[[Callable[..., Tensor]], Method]:
+    """Register a scoring function; the arguments without a default are the tensors it reads.
+
+    The function scores one sequence of one layer without padding: k [H, n, Dk], v [H, n, Dv],
+    pos [H, n], q [H G, Tq, Dk] (the last Tq entries' queries), future_q [H G, F, Dk],
+    future_k [H, F, Dk], row [H] (a number for each row of the cache) -> [H, n], higher = keep.
+    Arguments with a default are the method's options.
+    """
+
+    def register(score: Callable[..., Tensor]) -> Method:
+        parameters = inspect.signature(score).parameters.values()
+        reads = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
+        made = Method(name, score, reads, sinks, recent)
+        object.__setattr__(made, "__doc__", inspect.getdoc(score))
+        _REGISTRY[name] = made
+        return made
+
+    return register
+
+
+def methods() -> dict[str, Method]:
+    """All methods by name."""
+    return dict(sorted(_REGISTRY.items()))
+
+
+def pin_first(scores: Tensor, count: int) -> Tensor:
+    """Scores [..., n] with the first ``count`` at +inf."""
+    first = torch.arange(scores.shape[-1], device=scores.device) < count
+    return scores.masked_fill(first, torch.inf)
+
+
+def pin_last(scores: Tensor, count: int) -> Tensor:
+    """Scores [..., n] with the last ``count`` above all others, ascending: a budget too small for
+    all of them keeps the newest."""
+    n = scores.shape[-1]
+    count = min(count, n)
+    others = scores[..., : n - count]
+    finite = others.masked_fill(~others.isfinite(), 0.0)
+    top = finite.amax(dim=-1, keepdim=True) if n > count else scores.new_zeros(1)
+    step = torch.arange(1, count + 1, device=scores.device, dtype=scores.dtype)
+    pins = (top + step).expand(*scores.shape[:-1], count)
+    return torch.cat([others, pins], dim=-1)
