@@ -72,48 +72,54 @@ class Method:
             ValueError: a tensor that the method reads is missing, or a method that reads queries
                 is applied where the heads of a sequence hold different slots.
         """
-        given = {"k": k, "v": v, "pos": pos, "q": q, "future_q": future_q, "future_k": future_k}
         heads, slots = k.shape[-3:-1]
         rows, lead = k.shape[:-1], k.shape[:-3]
         if pos is None:
-            given["pos"] = pos = torch.arange(slots, device=k.device)
-        for name in self.reads:
-            if name in given and given[name] is None:
-                raise ValueError(
-                    f"{name}: got None, expected a tensor, because {self.name} reads it"
-                )
+            pos = torch.arange(slots, device=k.device)
         pos = _per_head(pos, rows)
         valid = pos >= 0 if valid is None else _per_head(valid, rows)
-        scores = torch.full(rows, torch.nan, dtype=torch.float32, device=k.device)
+        row = torch.arange(math.prod(lead) * heads).reshape(*lead, heads)
+        given = {"k": k, "v": v, "pos": pos, "q": q, "row": row}
+        given |= {"future_q": future_q, "future_k": future_k}
 
         def sequences(x: Tensor) -> Tensor:
             """The leading dimensions as one: [S, ...]."""
             return x.reshape(math.prod(lead), *x.shape[len(lead) :])
 
-        inputs = {n: sequences(x) for n, x in given.items() if n in self.reads and x is not None}
-        if "pos" in self.reads:
-            inputs["pos"] = sequences(pos)
-        flat_scores = scores.view(math.prod(lead), heads, slots)
-        for s, slot_valid in enumerate(sequences(valid)):
-            tensors = {name: x[s] for name, x in inputs.items()}
-            if bool((slot_valid == slot_valid[:1]).all()):
-                groups = [slice(0, heads)]
-            elif self.sees_queries:
+        inputs = {}
+        for name in self.reads:
+            x = given[name]
+            if x is None:
                 raise ValueError(
-                    f"valid: got different slots in the heads of sequence {s}, expected the same, "
-                    f"because {self.name} reads queries"
+                    f"{name}: got None, expected a tensor, because {self.name} reads it"
                 )
-            else:
-                groups = [slice(h, h + 1) for h in range(heads)]
-            for group in groups:
-                slot = slot_valid[group.start].nonzero().squeeze(-1)
-                if len(slot) == 0:
-                    continue
-                dense = {n: _dense(n, x, group, slot, slots) for n, x in tensors.items()}
-                if "row" in self.reads:
-                    dense["row"] = torch.arange(heads)[group] + s * heads
-                result = self.score(**dense, **options).to(torch.float32)
-                flat_scores[s, group, slot] = result
+            inputs[name] = sequences(x)
+        scores = [
+            self._score_sequence({name: x[s] for name, x in inputs.items()}, slot_valid, options)
+            for s, slot_valid in enumerate(sequences(valid))
+        ]
+        return torch.stack(scores).reshape(rows) if scores else k.new_empty(rows).float()
+
+    def _score_sequence(
+        self, inputs: dict[str, Tensor], valid: Tensor, options: dict[str, object]
+    ) -> Tensor:
+        """Scores [H, T] of one sequence, whose heads hold the slots valid [H, T]."""
+        heads, slots = valid.shape
+        scores = torch.full(valid.shape, torch.nan, dtype=torch.float32, device=valid.device)
+        if bool((valid == valid[:1]).all()):
+            groups = [slice(0, heads)]
+        elif self.sees_queries:
+            raise ValueError(
+                "valid: got different slots in the heads of a sequence, expected the same, because "
+                f"{self.name} reads queries"
+            )
+        else:
+            groups = [slice(h, h + 1) for h in range(heads)]
+        for group in groups:
+            slot = valid[group.start].nonzero().squeeze(-1)
+            if len(slot) > 0:
+                dense = {n: _without_padding(n, x, group, slot, slots) for n, x in inputs.items()}
+                scores[group, slot] = self.score(**dense, **options).to(torch.float32)
         return scores
 
 
@@ -124,13 +130,15 @@ def _per_head(x: Tensor, rows: torch.Size) -> Tensor:
     return x.expand(rows)
 
 
-def _dense(name: str, x: Tensor, heads: slice, slot: Tensor, slots: int) -> Tensor:
-    """One input of some heads at the given slots of ``slots``."""
+def _without_padding(name: str, x: Tensor, heads: slice, slot: Tensor, slots: int) -> Tensor:
+    """One input of a sequence of ``slots`` slots, for some heads, at the slots given."""
     if name in ("k", "v", "pos"):
         return x[heads][:, slot]
     if name == "q":
         first = slots - x.shape[1]
         return x[:, slot[slot >= first] - first]
+    if name == "row":
+        return x[heads]
     return x
 
 
