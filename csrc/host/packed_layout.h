@@ -62,11 +62,11 @@ struct PackedLayout {
   int64_t floats = 0;  // of the whole block
 
   explicit constexpr PackedLayout(const kvp_policy_shape& shape) {
-    for_each_policy_tensor(shape, [this](const char*, int64_t PackedLayout::* offset,
-                                         int32_t rows, int32_t cols) {
-      this->*offset = floats;
-      floats += section_floats(rows, cols);
-    });
+    for_each_policy_tensor(
+        shape, [this](const char*, int64_t PackedLayout::* offset, int32_t rows, int32_t cols) {
+          this->*offset = floats;
+          floats += section_floats(rows, cols);
+        });
   }
 };
 
