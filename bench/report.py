@@ -1,6 +1,6 @@
 """`make bench`: runs the microbenchmarks and prints them as tables, then the speed ratios.
 
-    python bench/report.py [--quick] [--out FOLDER]
+python bench/report.py [--quick] [--out FOLDER]
 """
 
 from __future__ import annotations

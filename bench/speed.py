@@ -57,7 +57,7 @@ def peak_extra_bytes(work: Workload, policy: kvp_ext.Policy, budget: int) -> int
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)
-    from kvp_ext.backends import native
+    from kvp_ext._backends import native
 
     return peak + native.workspace_held()
 

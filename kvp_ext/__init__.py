@@ -1,15 +1,15 @@
 """Learned eviction of KV-cache entries: score, select and compact all heads in one call.
 
-    kvp_ext.use("smollm2-135m-instruct")
-    kvp_ext.evict_(k_cache, v_cache, pos, budget)
+kvp_ext.use("smollm2-135m-instruct")
+kvp_ext.evict_(k_cache, v_cache, pos, budget)
 """
 
 from importlib.metadata import PackageNotFoundError, version
 
 from python_ref.budgets import budget_from_ratio
 
+from ._backends import backends
 from .active import active_policy, load_policy, policies, use
-from .backends import backends
 from .eviction import compact_, evict_, score, select
 from .policy import Policy
 from .results import Evicted, Selection

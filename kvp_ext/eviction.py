@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import backends
+from . import _backends
 from ._call import Budget, Cache, Call, Mode, Order, Positions, prepare
 from .active import active_policy
 from .policy import Policy
@@ -84,7 +84,7 @@ def evict_(
         order=order,
         policy=policy,
     )
-    return backends.resolve(backend, call.device).evict(call, return_indices)
+    return _backends.resolve(backend, call.device).evict(call, return_indices)
 
 
 def score(
@@ -116,7 +116,7 @@ def score(
         None if p is None else layer[:, :, : p.shape[2]]
         for p, layer in zip(call.pos, out.unbind(0), strict=True)
     ]
-    backends.resolve(backend, call.device).score(call)
+    _backends.resolve(backend, call.device).score(call)
     return out
 
 
@@ -150,7 +150,7 @@ def select(
         recent=recent,
         mode=mode,
     )
-    return backends.resolve(backend, call.device).select(call)
+    return _backends.resolve(backend, call.device).select(call)
 
 
 def compact_(
@@ -168,12 +168,10 @@ def compact_(
     `selection` comes from `select` or any other source; its `kept` slots ascend in each row.
     Other arguments as for `evict_`.
     """
-    call = prepare(
-        k_cache=k_cache, v_cache=v_cache, pos=pos, scores=scores, order=order
-    )
+    call = prepare(k_cache=k_cache, v_cache=v_cache, pos=pos, scores=scores, order=order)
     _check_selection(call, selection)
     call.capacity = selection.kept.shape[3]
-    return backends.resolve(backend, call.device).compact(call, selection, return_indices=True)
+    return _backends.resolve(backend, call.device).compact(call, selection, return_indices=True)
 
 
 def _check_selection(call: Call, selection: Selection) -> None:

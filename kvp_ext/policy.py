@@ -152,7 +152,10 @@ class Policy:
         """This policy with its weights on `device`."""
         if self.device == torch.device(device):
             return self
-        return self._with(lambda t: t.to(device))
+        return self._replace(
+            tensors={name: t.to(device) for name, t in self.folded.tensors.items()},
+            positions=self.folded.positions.to(device),
+        )
 
     def shard(self, rank: int, world: int) -> Policy:
         """The part for one rank of a tensor-parallel group, split over KV heads.
@@ -170,9 +173,17 @@ class Policy:
             )
         if not 0 <= rank < world:
             raise ValueError(f"rank is {rank}, expected 0 <= rank < world = {world}")
-        heads = max(1, H // world)
-        start = rank * H // world
-        return self._with(lambda t: t[:, start : start + heads].contiguous())
+        count, start = max(1, H // world), rank * H // world
+
+        def part(t: Tensor) -> Tensor:
+            return t[:, start : start + count].contiguous()
+
+        positions = self.folded.positions
+        return self._replace(
+            kv_heads=count,
+            tensors={name: part(t) for name, t in self.folded.tensors.items()},
+            positions=positions if self.folded.shared_positions else part(positions),
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes one safetensors file; see `kvp_ext.policy_file` for its contents."""
@@ -180,17 +191,9 @@ class Policy:
 
         write(self, path)
 
-    def _with(self, change: Any) -> Policy:
-        shared = self.folded.shared_positions
-        positions = self.folded.positions
-        moved = change(positions[None, None].expand(self.layers, self.kv_heads, -1, -1))
-        folded = dataclasses.replace(
-            self.folded,
-            tensors={name: change(t) for name, t in self.folded.tensors.items()},
-            positions=moved[0, 0].contiguous() if shared else moved,
-        )
+    def _replace(self, **changes: Any) -> Policy:
         return Policy(
-            folded,
+            dataclasses.replace(self.folded, **changes),
             sinks=self.sinks,
             recent=self.recent,
             name=self.name,

@@ -46,7 +46,7 @@ def layer_pair(
         return noise(B, T, H, D).transpose(1, 2), noise(B, T, H, Dv).transpose(1, 2)
     if layout == "slice":
         return noise(B, H, T + 5, D)[:, :, :T], noise(B, H, T + 3, Dv + 2)[:, :, :T, :Dv]
-    if layout == "interleaved" and D == Dv:
+    if layout == "interleaved" and Dv == D:
         both = noise(B, T, 2, H, D)
         return both[:, :, 0].transpose(1, 2), both[:, :, 1].transpose(1, 2)
     return noise(B, H, T, D), noise(B, H, T, Dv)
@@ -151,7 +151,7 @@ def expected_eviction(
     order: str = "stable",
 ) -> Expected:
     """The definition: select by `python_ref`, then plain indexing of the untouched cache."""
-    L, B, H, T = scores.shape
+    L, B, H, _T = scores.shape
     pos = per_head_pos(cache.pos, L, B, H)
     k, v = cache.rows()
     for i, layer in enumerate(k):
@@ -186,7 +186,7 @@ def assert_evicted(cache: Cache, result: kvp_ext.Evicted, expected: Expected) ->
     for i in range(cache.layers):
         if k[i] is None:
             continue
-        B, H, T = k[i].shape[:3]
+        B, H, _T = k[i].shape[:3]
         for b in range(B):
             for h in range(H):
                 n = int(expected.lengths[i, b, h])

@@ -6,6 +6,7 @@ import struct
 import pytest
 import torch
 from helpers import assert_same, make_cache
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import kvp_ext
@@ -164,12 +165,10 @@ def test_other_files_and_values_are_refused(tmp_path):
     saved = _saved(tmp_path)
     tensors = load_file(saved)
     tensors["output.bias"][0, 0] = torch.nan
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(tensors, saved, metadata=metadata)
     with pytest.raises(ValueError, match="output.bias holds NaN"):
-        from safetensors import safe_open
-
-        with safe_open(saved, framework="pt") as file:
-            metadata = file.metadata()
-        save_file(tensors, saved, metadata=metadata)
         kvp_ext.load_policy(saved)
 
 
@@ -193,9 +192,7 @@ def test_shards_score_like_their_heads(architecture):
         heads = slice(2 * rank, 2 * rank + 2)
         part = policy.shard(rank, 2)
         assert part.kv_heads == 2
-        scores = kvp_ext.score(
-            cache.k[:, :, heads], cache.v[:, :, heads], cache.pos, policy=part
-        )
+        scores = kvp_ext.score(cache.k[:, :, heads], cache.v[:, :, heads], cache.pos, policy=part)
         assert_same(scores, whole[:, :, heads])
     replicated = [policy.shard(rank, 8).folded.tensors["input.bias"] for rank in range(8)]
     assert_same(replicated[4], replicated[5])
@@ -230,9 +227,7 @@ def test_use_sets_and_restores_the_active_policy():
 def test_from_released_agents_scores_the_same():
     agent = PaperAgent(1, 2, 8, 8, position_rows=20, generator=torch.Generator().manual_seed(0))
     names = PaperAgent.RELEASED_KEYS
-    released = [
-        [{names[n]: p[0, h] for n, p in agent.state_dict().items()} for h in range(2)]
-    ]
+    released = [[{names[n]: p[0, h] for n, p in agent.state_dict().items()} for h in range(2)]]
     policy = kvp_ext.Policy.from_agent(PaperAgent.from_released(released))
     cache = make_cache(L=1, B=1, H=2, T=17)
     with torch.no_grad():

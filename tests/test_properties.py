@@ -91,7 +91,9 @@ def test_any_eviction_keeps_what_the_definition_keeps(name, case):
     )  # fmt: skip
     assert_evicted(cache, result, want)
     if not result.evicted:
-        for now, then in zip(cache.rows()[0] + cache.rows()[1], before.rows()[0] + before.rows()[1]):
+        for now, then in zip(
+            cache.rows()[0] + cache.rows()[1], before.rows()[0] + before.rows()[1], strict=True
+        ):
             assert_same(now, then)
         assert torch.equal(buffer.view(torch.int32), scores.view(torch.int32))
     # Evicting again to the same budget changes nothing.
@@ -114,8 +116,7 @@ def test_any_shape_is_scored_like_the_reference(shape, dtype, layout, seed, pape
         architecture="paper" if paper else "small", seed=seed, max_position=30,
     )  # fmt: skip
     scores = [
-        kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend=name)
-        for name in BACKENDS
+        kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend=name) for name in BACKENDS
     ]
     for other in scores[1:]:
         assert_same(scores[0], other, rtol=1e-4, atol=2e-5)

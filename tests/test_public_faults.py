@@ -90,9 +90,7 @@ def test_positions_after_a_hundred_rounds(backend):
 def test_protected_entries_survive_saturated_scores(backend, value):
     """Protected window evicted when scores tie or saturate."""
     scores = torch.full((1, 1, 1, 40), value)
-    chosen = kvp_ext.select(
-        scores, 12, pos=torch.arange(40), sinks=4, recent=5, backend=backend
-    )
+    chosen = kvp_ext.select(scores, 12, pos=torch.arange(40), sinks=4, recent=5, backend=backend)
     assert chosen.kept.flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 35, 36, 37, 38, 39]
 
 

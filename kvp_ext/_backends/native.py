@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .. import _C, packing
 from .._call import Call
+from ..results import Evicted, Selection
 from ..threads import get_num_threads
 
 OP_SCORE, OP_SELECT, OP_COMPACT, OP_EVICT = range(4)
@@ -35,7 +37,8 @@ def _view(tensor: Tensor | None) -> tuple[int, ...]:
 def _counts(counts: Tensor | None, value: int) -> tuple[int, int, int, int, int]:
     if counts is None:
         return (0, 0, 0, 0, value)
-    return (counts.data_ptr(), *counts.stride(), 0)
+    layer, batch, head = counts.stride()
+    return (counts.data_ptr(), layer, batch, head, 0)
 
 
 def build(call: Call) -> _C.Args:
@@ -73,6 +76,65 @@ def build(call: Call) -> _C.Args:
             policy.folded.positions.data_ptr(),
         )
     return args
+
+
+@dataclass(slots=True)
+class Results:
+    """Where an operation writes: fresh tensors, or for compaction the selection it is given."""
+
+    lengths: Tensor
+    kept: Tensor | None = None
+    pos: Tensor | None = None
+    changed: Tensor | None = None
+
+    @classmethod
+    def for_select(cls, call: Call) -> Results:
+        """`lengths` and `kept`."""
+        return cls(lengths=_rows(call, torch.int32), kept=_slots(call, torch.int32))
+
+    @classmethod
+    def for_compact(cls, call: Call, selection: Selection) -> Results:
+        """`pos` and `changed`; `lengths` and `kept` are read."""
+        return cls(
+            lengths=selection.lengths,
+            kept=selection.kept,
+            pos=_slots(call, call.pos_dtype),
+            changed=torch.empty(1, dtype=torch.int32, device=call.device),
+        )
+
+    @classmethod
+    def for_evict(cls, call: Call, return_indices: bool) -> Results:
+        """`lengths`, `pos`, `changed`, and `kept` on request."""
+        return cls(
+            lengths=_rows(call, torch.int32),
+            kept=_slots(call, torch.int32) if return_indices else None,
+            pos=_slots(call, call.pos_dtype),
+            changed=torch.empty(1, dtype=torch.int32, device=call.device),
+        )
+
+    def attach(self, args: _C.Args) -> None:
+        """Points the arguments at these tensors."""
+        args.new_lengths = self.lengths.data_ptr()
+        args.kept = 0 if self.kept is None else self.kept.data_ptr()
+        args.new_pos = 0 if self.pos is None else self.pos.data_ptr()
+        args.changed = 0 if self.changed is None else self.changed.data_ptr()
+
+    def evicted(self, return_indices: bool) -> Evicted:
+        """The results of a compaction or eviction as the user sees them."""
+        assert self.pos is not None
+        assert self.changed is not None
+        kept = self.kept if return_indices else None
+        return Evicted(lengths=self.lengths, pos=self.pos, kept=kept, changed=self.changed)
+
+
+def _rows(call: Call, dtype: torch.dtype) -> Tensor:
+    shape = (call.n_layers, call.n_batch, call.n_heads)
+    return torch.empty(shape, dtype=dtype, device=call.device)
+
+
+def _slots(call: Call, dtype: torch.dtype) -> Tensor:
+    shape = (call.n_layers, call.n_batch, call.n_heads, call.capacity)
+    return torch.empty(shape, dtype=dtype, device=call.device)
 
 
 _scratch = threading.local()

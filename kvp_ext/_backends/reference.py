@@ -22,7 +22,7 @@ class ReferenceBackend:
 
     def score(self, call: Call) -> None:
         """See `Backend`."""
-        _C.validate(native.OP_SCORE, native.build(call))
+        _check(call, native.OP_SCORE)
         assert call.scores is not None
         for buffer in call.scores:
             if buffer is not None:
@@ -31,17 +31,17 @@ class ReferenceBackend:
 
     def select(self, call: Call) -> Selection:
         """See `Backend`."""
-        _C.validate(native.OP_SELECT, native.build(call))
+        _check(call, native.OP_SELECT, native.Results.for_select(call))
         return _select(call, _stacked_scores(call))
 
     def compact(self, call: Call, selection: Selection, return_indices: bool) -> Evicted:
         """See `Backend`."""
-        _C.validate(native.OP_COMPACT, native.build(call))
+        _check(call, native.OP_COMPACT, native.Results.for_compact(call, selection))
         return _compact(call, selection, return_indices)
 
     def evict(self, call: Call, return_indices: bool) -> Evicted:
         """See `Backend`."""
-        _C.validate(native.OP_EVICT, native.build(call))
+        _check(call, native.OP_EVICT, native.Results.for_evict(call, return_indices))
         if call.policy is None:
             scores = _stacked_scores(call)
         else:
@@ -51,6 +51,14 @@ class ReferenceBackend:
                 scores = torch.where(known.isnan(), scores, known)
                 _write(call, scores)
         return _compact(call, _select(call, scores), return_indices)
+
+
+def _check(call: Call, op: int, results: native.Results | None = None) -> None:
+    """The memory and geometry checks that every backend makes."""
+    args = native.build(call)
+    if results is not None:
+        results.attach(args)
+    _C.validate(op, args)
 
 
 def _score(call: Call) -> Tensor:
