@@ -81,11 +81,28 @@ void gather_positions(const ScoreTile& tile, Rows<float> to) {
   for (int64_t i = 0; i < tile.count; ++i) {
     const int64_t pos = position_of(tile, slot_of(tile, i));
     const int64_t row = pos < 0 ? 0 : pos > last ? last : pos;
-    std::memcpy(to.row(i), tile.positions + row * features, sizeof(float) * features);
+    widen(tile.positions + row * features, features, to.row(i));
   }
 }
 
 // ---- gains -------------------------------------------------------------------------------------
+
+// Sum over a row of the squares of y(j), the row's vector at j; padded lanes must be 0.
+template <class Row>
+KVP_INLINE float sum_of_squares(int64_t width_padded, Row y) {
+  constexpr int kChains = kPanel / kLanes;  // of dependent additions
+  V squares[kChains];
+  for (V& s : squares) s = V::zero();
+  for (int64_t j = 0; j < width_padded; j += kPanel) {
+    for (int i = 0; i < kChains; ++i) {
+      const V x = y(j + i * kLanes);
+      squares[i] = fma(x, x, squares[i]);
+    }
+  }
+  V total = squares[0];
+  for (int i = 1; i < kChains; ++i) total = total + squares[i];
+  return sum(total);
+}
 
 // Scales each row of x by gain = 1 / sqrt(|G x + g|^2 + c), and keeps the gains.
 void apply_gains(Rows<float> x, int64_t rows, int64_t channels, const float* weight,
@@ -93,12 +110,10 @@ void apply_gains(Rows<float> x, int64_t rows, int64_t channels, const float* wei
   const int64_t padded = (channels + kPanel - 1) / kPanel * kPanel;
   matrix({x.data, x.stride}, rows, weight, channels, padded, product);
   for (int64_t i = 0; i < rows; ++i) {
-    V squares = V::zero();
-    for (int64_t j = 0; j < padded; j += kLanes) {
-      const V y = V::load(product.row(i) + j) + V::load(bias + j);
-      squares = fma(y, y, squares);
-    }
-    const float gain = 1.0f / __builtin_sqrtf(sum(squares) + offset);
+    const float squares = sum_of_squares(padded, [&](int64_t j) KVP_INLINE_LAMBDA {
+      return V::load(product.row(i) + j) + V::load(bias + j);
+    });
+    const float gain = 1.0f / __builtin_sqrtf(squares + offset);
     float* row = x.row(i);
     for (int64_t c = 0; c < channels; ++c) row[c] *= gain;
     gains[i] = gain;
@@ -114,22 +129,34 @@ struct Norm {
   float width;
 };
 
-// Hands each vector of silu(norm(z)) to take(j, h), where z = row + bias(j). `row` is overwritten.
-template <class Bias, class Take>
-KVP_INLINE void activate(float* row, int64_t width_padded, const Norm& norm, Bias bias, Take take) {
+// Calls consume(i, h) for every row i of z, where h(j) is the vector at j of silu(norm(z + bias)),
+// and bias(i, j) that of the bias. z is overwritten.
+template <class Bias, class Consume>
+KVP_INLINE void activate(Rows<float> z, int64_t rows, int64_t width_padded, const Norm& norm,
+                         Bias bias, Consume consume) {
   if (norm.weight == nullptr) {
-    for (int64_t j = 0; j < width_padded; j += kLanes) take(j, silu(V::load(row + j) + bias(j)));
+    for (int64_t i = 0; i < rows; ++i) {
+      consume(
+          i, [&](int64_t j) KVP_INLINE_LAMBDA { return silu(V::load(z.row(i) + j) + bias(i, j)); });
+    }
     return;
   }
-  V squares = V::zero();
-  for (int64_t j = 0; j < width_padded; j += kLanes) {
-    const V z = V::load(row + j) + bias(j);
-    z.store(row + j);
-    squares = fma(z, z, squares);
+  // All rows' scales first: each ends a chain of slow operations that the next row's can overlap.
+  float scales[kTileEntries];
+  for (int64_t i = 0; i < rows; ++i) {
+    const float squares = sum_of_squares(width_padded, [&](int64_t j) KVP_INLINE_LAMBDA {
+      const V biased = V::load(z.row(i) + j) + bias(i, j);
+      biased.store(z.row(i) + j);
+      return biased;
+    });
+    scales[i] = 1.0f / __builtin_sqrtf(squares / norm.width + norm.eps);
   }
-  const V scale = V::broadcast(1.0f / __builtin_sqrtf(sum(squares) / norm.width + norm.eps));
-  for (int64_t j = 0; j < width_padded; j += kLanes) {
-    take(j, silu(fma(V::load(row + j) * scale, V::load(norm.weight + j), V::load(norm.bias + j))));
+  for (int64_t i = 0; i < rows; ++i) {
+    const V scale = V::broadcast(scales[i]);
+    consume(i, [&](int64_t j) KVP_INLINE_LAMBDA {
+      const V unit = V::load(z.row(i) + j) * scale;
+      return silu(fma(unit, V::load(norm.weight + j), V::load(norm.bias + j)));
+    });
   }
 }
 
@@ -170,32 +197,34 @@ void score(const ScoreTile& tile, const ScorePlan& plan, void* scratch) {
   const float width = static_cast<float>(shape.hidden);
   const Norm norm1 = {norms ? w + at.norm1_weight : nullptr, w + at.norm1_bias, shape.norm_eps,
                       width};
-  const auto b1 = [&](int64_t j) { return V::load(w + at.input_bias + j); };
-  for (int64_t i = 0; i < rows; ++i) {
-    const auto store = [&](int64_t j, V h1) { h1.store(h.row(i) + j); };
-    if (gains) {
-      const V of_k = V::broadcast(gain_k[i]), of_v = V::broadcast(gain_v[i]);
-      const auto bias = [&](int64_t j) {
-        const V k_and_1 = fma(of_k, V::load(w + at.input_gain_k + j), b1(j));
-        return fma(of_v, V::load(w + at.input_gain_v + j), k_and_1);
-      };
-      activate(h.row(i), hidden, norm1, bias, store);
-    } else {
-      activate(h.row(i), hidden, norm1, b1, store);
-    }
+  const auto b1 = [&](int64_t, int64_t j)
+                      KVP_INLINE_LAMBDA { return V::load(w + at.input_bias + j); };
+  const auto b1_and_gains = [&](int64_t i, int64_t j) KVP_INLINE_LAMBDA {
+    const V bk = V::load(w + at.input_gain_k + j), bv = V::load(w + at.input_gain_v + j);
+    return fma(V::broadcast(gain_v[i]), bv, fma(V::broadcast(gain_k[i]), bk, b1(i, j)));
+  };
+  const auto store = [&](int64_t i, auto h1) KVP_INLINE_LAMBDA {
+    for (int64_t j = 0; j < hidden; j += kLanes) h1(j).store(h.row(i) + j);
+  };
+  if (gains) {
+    activate(h, rows, hidden, norm1, b1_and_gains, store);
+  } else {
+    activate(h, rows, hidden, norm1, b1, store);
   }
 
   // h2 = silu(norm2(W2 h1 + b2)), score = w3 . h2 + b3; z2 takes the place of the inputs
   matrix({h.data, h.stride}, rows, w + at.hidden_weight, shape.hidden, hidden, x);
   const Norm norm2 = {norms ? w + at.norm2_weight : nullptr, w + at.norm2_bias, shape.norm_eps,
                       width};
-  const auto b2 = [&](int64_t j) { return V::load(w + at.hidden_bias + j); };
-  for (int64_t i = 0; i < rows; ++i) {
+  const auto b2 = [&](int64_t, int64_t j)
+                      KVP_INLINE_LAMBDA { return V::load(w + at.hidden_bias + j); };
+  activate(x, rows, hidden, norm2, b2, [&](int64_t i, auto h2) KVP_INLINE_LAMBDA {
     V dot = V::zero();
-    activate(x.row(i), hidden, norm2, b2,
-             [&](int64_t j, V h2) { dot = fma(h2, V::load(w + at.output_weight + j), dot); });
+    for (int64_t j = 0; j < hidden; j += kLanes) {
+      dot = fma(h2(j), V::load(w + at.output_weight + j), dot);
+    }
     tile.scores[slot_of(tile, i) * tile.scores_stride] = sum(dot) + w[at.output_bias];
-  }
+  });
 }
 
 }  // namespace

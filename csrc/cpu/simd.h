@@ -24,6 +24,7 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #define KVP_INLINE [[gnu::always_inline]] inline
+#define KVP_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace kvp::cpu {
 namespace {
@@ -53,6 +54,12 @@ KVP_INLINE float float_from_bits(uint32_t bits) {
   return value;
 }
 
+KVP_INLINE uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 KVP_INLINE float load_element(const float* p) {
   float value;
   std::memcpy(&value, p, sizeof value);
@@ -77,9 +84,7 @@ KVP_INLINE float load_element(const Float16* p) {
   const float subnormal = float_from_bits(magnitude + kRebias + (1u << 23)) - 0x1p-14f;
   const float normal = float_from_bits(magnitude + kRebias + infinity);
   const float value = (magnitude & kExponent) == 0 ? subnormal : normal;
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return float_from_bits(bits | sign);
+  return float_from_bits(bits_of(value) | sign);
 }
 
 template <int N>
@@ -203,7 +208,7 @@ struct Vec<16> {
 };
 #endif
 
-// e^x to 2 ulp for every x: 0 below -87, inf above 88.73, NaN for NaN.
+// e^x with a relative error below 2.5e-7: 0 below -87, inf above 88.73, NaN for NaN.
 template <class V>
 KVP_INLINE V exp(V x) {
   // With x = n ln 2 + r, |r| <= ln 2 / 2: e^x = 2^(n-1) * 2 e^r. Factoring out the 2 lets n reach
@@ -215,13 +220,12 @@ KVP_INLINE V exp(V x) {
   const V n = biased - round;
   V r = fma(n, V::broadcast(-0.693359375f), x);
   r = fma(n, V::broadcast(2.12194440e-4f), r);
-  // 2 e^r, minimax in relative error.
-  V y = V::broadcast(0.0027673589065670967f);
-  y = fma(y, r, V::broadcast(0.016749713569879532f));
-  y = fma(y, r, V::broadcast(0.08333645761013031f));
-  y = fma(y, r, V::broadcast(0.33332839608192444f));
-  y = fma(y, r, V::broadcast(0.9999998211860657f));
-  y = fma(y, r, V::broadcast(2.0f));
+  // 2 e^r: minimax in relative error, 9.3e-8, among the polynomials that are exact at 0.
+  V y = V::broadcast(0x1.0fa7d6p-6f);
+  y = fma(y, r, V::broadcast(0x1.573ad2p-4f));
+  y = fma(y, r, V::broadcast(0x1.555a6ep-2f));
+  y = fma(y, r, V::broadcast(0x1.fffdc4p-1f));
+  y = fma(y, r, V::broadcast(0x1.fffff6p+0f));
   y = fma(y, r, V::broadcast(2.0f));
   return y * exponent_from_mantissa(biased);
 }
