@@ -233,7 +233,8 @@ def _check_caches(k: list[Tensor | None], v: list[Tensor | None]) -> None:
         for name, t in ((_at("k_cache", i), ki), (_at("v_cache", i), vi)):
             if t.dtype != want.dtype:
                 raise TypeError(
-                    f"{name} has dtype {t.dtype}, expected {want.dtype} like {_at('k_cache', first[0])}"
+                    f"{name} has dtype {t.dtype}, expected {want.dtype} like "
+                    f"{_at('k_cache', first[0])}"
                 )
             if t.device != want.device:
                 raise RuntimeError(
@@ -379,7 +380,7 @@ def _lengths(value: object, shape: tuple[int, int, int], device: torch.device) -
     """int32 `[L, B, H]` valid entries per row; from None, an int, `[B]` or `[L, B, H]`."""
     if value is None:
         return None
-    L, B, H = shape
+    _L, B, _H = shape
     if isinstance(value, int) and not isinstance(value, bool):
         value = torch.tensor(value, dtype=torch.int64, device=device)
     if not isinstance(value, Tensor):

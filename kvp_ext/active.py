@@ -24,9 +24,7 @@ def policies() -> list[str]:
     return sorted(n.removesuffix(".safetensors") for n in names if n.endswith(".safetensors"))
 
 
-def load_policy(
-    name_or_path: str | PathLike[str], *, device: torch.device | str = "cpu"
-) -> Policy:
+def load_policy(name_or_path: str | PathLike[str], *, device: torch.device | str = "cpu") -> Policy:
     """Loads a shipped policy by name (see `policies`) or any policy file by path.
 
     Raises:

@@ -52,7 +52,7 @@ def test_another_file_is_refused(tmp_path, monkeypatch):
     (tmp_path / smollm2.GGUF).write_bytes(b"GGUF, but not this one")
     monkeypatch.setattr(smollm2, "gguf_path", lambda: tmp_path / smollm2.GGUF)
     monkeypatch.setattr(smollm2, "_require", lambda module, package: None)
-    with pytest.raises(RuntimeError, match="sha256 is [0-9a-f]{64}, expected b179c952"):
+    with pytest.raises(RuntimeError, match=r"sha256 is [0-9a-f]{64}, expected b179c952"):
         smollm2.load()
 
 
@@ -69,7 +69,8 @@ def test_the_model_knows_a_fact():
     model, tokenizer = smollm2.load()
     config = model.config
     assert (config.num_hidden_layers, config.num_key_value_heads, config.head_dim) == (30, 3, 64)
-    assert model.dtype == torch.float32 and not model.training
+    assert model.dtype == torch.float32
+    assert not model.training
     ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
     with torch.no_grad():
         best = model(ids).logits[0, -1].argmax()
