@@ -7,7 +7,15 @@ from python_ref.budgets import budget_from_ratio, expand_budget, expand_total
 
 @pytest.mark.parametrize(
     ("length", "ratio", "expected"),
-    [(1000, 0.9, 100), (10, 0.85, 2), (100, 0.29, 71), (1, 0.99, 1), (50, 1.0, 1), (7, 0.0, 7)],
+    [
+        (1000, 0.9, 100),
+        (10, 0.55, 5),
+        (10, 0.85, 2),
+        (100, 0.29, 71),
+        (1, 0.99, 1),
+        (50, 1.0, 1),
+        (7, 0.0, 7),
+    ],
 )
 def test_compression_ratio_is_exact(length, ratio, expected):
     assert budget_from_ratio(length, compression_ratio=ratio) == expected
@@ -15,7 +23,15 @@ def test_compression_ratio_is_exact(length, ratio, expected):
 
 @pytest.mark.parametrize(
     ("length", "ratio", "expected"),
-    [(1000, 0.1, 100), (5, 0.5, 3), (10, 0.25, 3), (10, 0.249, 2), (0, 0.5, 1), (3, 1e-5, 1)],
+    [
+        (1000, 0.1, 100),
+        (5, 0.5, 3),
+        (10, 0.35, 4),
+        (10, 0.25, 3),
+        (10, 0.249, 2),
+        (0, 0.5, 1),
+        (3, 1e-5, 1),
+    ],
 )
 def test_keep_ratio_rounds_half_up(length, ratio, expected):
     assert budget_from_ratio(length, keep_ratio=ratio) == expected
