@@ -24,7 +24,6 @@ class Entries:
         mask: bool `[B, seen]`, which tokens are real; `None` as long as all are.
         incoming: bool `[B, q]`, which tokens of the coming forward are real; `None` unless the
             cache was told.
-        padded: whether some slot in use may hold no entry.
         frozen: tokens seen at the last eviction; they cannot be taken back.
     """
 
@@ -35,7 +34,6 @@ class Entries:
         self.next_pos: Tensor | None = None
         self.mask: Tensor | None = None
         self.incoming: Tensor | None = None
-        self.padded = False
         self.frozen = 0
 
     def used(self) -> Tensor:
@@ -74,11 +72,14 @@ class Entries:
         self.incoming = real[:, seen:]
 
     def attention_mask(self) -> Tensor | None:
-        """bool `[B, seen + q]`: a mask over columns in which slot `s` is column
-        `s + seen - slots`, as the sizes that the layers report say; `None` if there is no padding.
+        """What the coming forward may attend to: bool `[B, seen + q]`.
+
+        Slot `s` is column `s + seen - slots`, as the sizes that the layers report say. `None` if
+        no padding was ever seen. With padding behind it, the mask that came with the forward
+        would not do even if no row has a hole: its columns are not where the survivors are.
         """
         assert self.incoming is not None
-        if not self.padded and bool(self.incoming.all()):
+        if self.mask is None and bool(self.incoming.all()):
             return None
         seen, slots = self.extent.seen, self.extent.slots
         mask = self.incoming.new_zeros(len(self.incoming), seen + self.incoming.shape[1])
@@ -110,7 +111,6 @@ class Entries:
         if self.mask is not None or not all_real:
             known = real.new_ones(batch, extent.seen) if self.mask is None else self.mask
             self.mask = torch.cat([known, real], dim=-1)
-        self.padded = self.padded or not all_real
         self.incoming = None
         extent.slots = stop
         extent.seen += query_length
@@ -139,16 +139,14 @@ class Entries:
         recent.masked_fill_(hidden[None, :, None, self.frozen :], -1)
         self.next_pos = real.sum(-1, dtype=torch.int32)
         self.mask = real.clone()
-        self.padded = True
 
     # ---- changes between forwards ----------------------------------------------------------
 
-    def replace(self, pos: Tensor, kept: list[int]) -> None:
-        """After an eviction: the survivors' positions, and how many each sequence kept."""
+    def replace(self, pos: Tensor, slots: int) -> None:
+        """After an eviction: the survivors' positions, and the slots of the longest row."""
         self.pos = pos
-        self.padded = len(set(kept)) > 1
         self.frozen = self.extent.seen
-        self.extent.slots = max(kept)
+        self.extent.slots = slots
 
     def crop(self, count: int) -> None:
         """Drops the newest `count` tokens.
@@ -184,5 +182,5 @@ class Entries:
             twin.pos = self.used().clone(memory_format=torch.contiguous_format)
             twin.next_pos = self.next_pos.clone()
         twin.mask = None if self.mask is None else self.mask.clone()
-        twin.padded, twin.frozen = self.padded, self.frozen
+        twin.frozen = self.frozen
         return twin

@@ -91,7 +91,7 @@ class KVPCache(Cache):
 
     layers: list[Any]
 
-    def __init__(  # noqa: D107
+    def __init__(
         self,
         config: PretrainedConfig,
         budget: int | float,
@@ -175,10 +175,10 @@ class KVPCache(Cache):
                 )
         if self._eviction_due(query_length):
             self.evict()
-        if self._entries.incoming is None and self._entries.padded:
+        if self._entries.incoming is None and self._entries.mask is not None:
             raise RuntimeError(
-                "this cache holds padding, so it has to see the attention mask of every forward: "
-                "run inside `with cache.attach(model):`"
+                "this cache has seen padding, so it has to see the attention mask of every "
+                "forward: run inside `with cache.attach(model):`"
             )
 
     def _check_inputs(
@@ -212,12 +212,12 @@ class KVPCache(Cache):
             return False
         budgets = self._budgets()
         lengths = self._entries.valid().sum(-1).tolist()
-        kept = [min(n, b) for n, b in zip(lengths, budgets, strict=True)]
-        if kept == lengths:
+        if all(n <= b for n, b in zip(lengths, budgets, strict=True)):
             self._prompt_pending = False
             return False
 
         started = time.perf_counter()
+        slots = max(min(n, b) for n, b in zip(lengths, budgets, strict=True))
         options, pos = self._options, self._entries.used()
         keys, values, scores = self._per_layer(), self._per_layer(), self._per_layer()
         for i, layer in self._evicting.items():
@@ -225,7 +225,7 @@ class KVPCache(Cache):
         rows = self._rows()
         for i, row_pos in zip(self._evicting, pos.expand(*rows, -1), strict=True):
             scores[i] = self._score(i, row_pos)
-        new_pos = pos.new_full((*rows, max(kept) + options["headroom"]), -1)
+        new_pos = pos.new_full((*rows, slots + options["headroom"]), -1)
         result = evict_(
             keys,
             values,
@@ -238,8 +238,8 @@ class KVPCache(Cache):
             scores=None if options["scorer"] is None else scores,
             backend=options["backend"],
         )
-        new_pos[..., : max(kept)] = result.pos[list(self._evicting), ..., : max(kept)]
-        self._entries.replace(new_pos, kept)
+        new_pos[..., :slots] = result.pos[list(self._evicting), ..., :slots]
+        self._entries.replace(new_pos, slots)
         for layer in self._evicting.values():
             layer.shrink()
         self._prompt_pending = False

@@ -22,6 +22,7 @@ from kvp_ext.integrations.transformers import KVPCache
 
 LLAMA = CONFIGS["llama"]
 ATTENTION = ["sdpa", "eager"]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
