@@ -104,14 +104,14 @@ def inputs(kind, padding, seed=0, layers=2, batch=2, heads=3, slots=13):
     return scores, pos, lengths
 
 
-PINS = [(0, 0), (4, 0), (0, 4), (2, 3), (20, 1), (1, 20)]
+PINS = [(0, 0), (2, 3), (20, 1), (1, 20)]
 
 
 @pytest.mark.parametrize("padding", PADDING)
 @pytest.mark.parametrize("kind", SCORES)
 def test_per_head(kind, padding):
     scores, pos, lengths = inputs(kind, padding)
-    for (sinks, recent), budget in itertools.product(PINS, [0, 1, 3, 6, 12, 13, 40]):
+    for (sinks, recent), budget in itertools.product(PINS, [0, 1, 4, 12, 40]):
         got = select(scores, budget, pos=pos, lengths=lengths, sinks=sinks, recent=recent)
         assert got.kept.shape[-1] == min(13, max(budget, 1))
         assert got.kept.dtype == got.lengths.dtype == torch.int32
@@ -127,11 +127,12 @@ def test_per_head(kind, padding):
 @pytest.mark.parametrize("kind", SCORES)
 def test_union(kind, padding):
     scores, pos, lengths = inputs(kind, padding)
-    for (sinks, recent), budget in itertools.product(PINS, [0, 1, 3, 6, 13, 40]):
+    for (sinks, recent), budget in itertools.product(PINS, [0, 4, 7, 40]):
         got = select(
             scores, budget, pos=pos, lengths=lengths, sinks=sinks, recent=recent, mode="union"
         )
-        for (layer, b, h), kept in rows_of(got):
+        kept = dict(rows_of(got))
+        for layer, b in itertools.product(range(2), range(2)):
             expected = naive_union(
                 scores[layer, b].tolist(),
                 pos[layer, b, 0].tolist(),
@@ -140,14 +141,15 @@ def test_union(kind, padding):
                 sinks,
                 recent,
             )
-            assert kept == expected, (layer, b, h, sinks, recent, budget)
+            for h in range(3):
+                assert kept[layer, b, h] == expected, (layer, b, h, sinks, recent, budget)
 
 
 @pytest.mark.parametrize("padding", PADDING)
 @pytest.mark.parametrize("kind", SCORES)
 def test_model_total(kind, padding):
     scores, pos, lengths = inputs(kind, padding)
-    for (sinks, recent), total in itertools.product(PINS, [6, 7, 20, 41, 77, 200]):
+    for (sinks, recent), total in itertools.product(PINS, [6, 20, 41, 200]):
         got = select(
             scores, total, pos=pos, lengths=lengths, sinks=sinks, recent=recent, mode="model"
         )
