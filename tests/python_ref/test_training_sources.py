@@ -16,7 +16,8 @@ def test_a_text_stays_in_its_split():
     assert counts["train"] / 2000 == pytest.approx(0.6, abs=0.05)
     assert counts["dev"] / 2000 == pytest.approx(0.2, abs=0.05)
     # A change of the hash would let training see what it is tested on.
-    assert [split_of(f"emma/{i}") for i in range(1, 6)] == ["train",
+    assert [split_of(f"emma/{i}") for i in range(1, 6)] == [
+        "train",
         "train",
         "test",
         "train",
