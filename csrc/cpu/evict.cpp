@@ -231,7 +231,7 @@ class Operation {
     RowState& state = workspace_.states[slot];
     state.valid = find_valid(args_, row);
     if (op_ == KVP_OP_SCORE) return tiles_of(layer_at(args_, row.layer).slots);
-    state.n_kept = std::min(std::max<int64_t>(budget_at(args_, row), 1), state.valid.count);
+    state.n_kept = std::min(std::max<int64_t>(count_at(args_.budget, row), 1), state.valid.count);
     const bool needs_scores =
         state.n_kept < state.valid.count && op_ == KVP_OP_EVICT && args_.policy != nullptr;
     return needs_scores ? workspace_.heads * tiles_of(state.valid.end) : 0;
@@ -311,7 +311,7 @@ class Operation {
         first_key += round_up_to_panel(layer_at(args_, row_of(i).layer).slots);
       }
     }
-    const int64_t budget = budget_at(args_, {0, batch, 0});
+    const int64_t budget = count_at(args_.budget, {0, batch, 0});
     const bool keeps_all = budget >= n_valid;
 
     Cut cut{};

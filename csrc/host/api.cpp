@@ -37,6 +37,9 @@ class Arguments {
       policy_ = read_struct("policy", args_.policy, sizeof(kvp_policy));
       args_.policy = &policy_;
     }
+    // Strides that a mode ignores may hold anything.
+    if (args_.mode != KVP_PER_HEAD) args_.budget.stride_head = 0;
+    if (args_.mode == KVP_MODEL) args_.budget.stride_layer = 0;
     validate_geometry(op, args_);
   }
   Arguments(const Arguments&) = delete;

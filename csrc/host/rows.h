@@ -72,13 +72,6 @@ inline int64_t length_at(const kvp_args& args, const Row& row) {
   return length < 0 ? 0 : length;
 }
 
-// The budget that applies to a row, as its mode addresses it.
-inline int64_t budget_at(const kvp_args& args, Row row) {
-  if (args.mode != KVP_PER_HEAD) row.head = 0;
-  if (args.mode == KVP_MODEL) row.layer = 0;
-  return count_at(args.budget, row);
-}
-
 // The positions of one row. Without data every slot counts as positioned.
 struct Positions {
   const void* data = nullptr;

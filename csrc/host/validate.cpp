@@ -248,7 +248,7 @@ void check_budget(kvp_op op, const kvp_args& args) {
     return;
   }
   for_each_row(op, args, [&](const Row& row) {
-    const int64_t budget = budget_at(args, row);
+    const int64_t budget = count_at(args.budget, row);
     if (budget >= 0) return;
     if (args.mode == KVP_MODEL) {
       invalid("budget[batch %lld] is %lld, expected >= 0", ll{row.batch}, ll{budget});
@@ -269,7 +269,7 @@ void check_model_total(kvp_op op, const kvp_args& args) {
       if (!is_present(op, layer_at(args, l))) continue;
       for (int64_t h = 0; h < args.n_heads; ++h) rows += holds_entry(args, {l, b, h});
     }
-    const int64_t budget = budget_at(args, {0, b, 0});
+    const int64_t budget = count_at(args.budget, {0, b, 0});
     if (budget < rows) {
       invalid(
           "budget[batch %lld] is %lld in model mode, expected >= %lld: one entry for each "
@@ -283,7 +283,7 @@ void check_capacity(kvp_op op, const kvp_args& args) {
   if (args.kept == nullptr && args.new_pos == nullptr) return;
   for_each_row(op, args, [&](const Row& row) {
     const int64_t most = std::min({layer_at(args, row.layer).slots, length_at(args, row),
-                                   std::max<int64_t>(budget_at(args, row), 1)});
+                                   std::max<int64_t>(count_at(args.budget, row), 1)});
     if (most > args.capacity) {
       invalid(
           "capacity is %lld, expected >= %lld: what [layer %lld, batch %lld, head %lld] may "
@@ -326,7 +326,7 @@ void validate_geometry(kvp_op op, const kvp_args& args) {
   check_scalars(op, args);
   check_outputs(op, args);
   check_count_strides("lengths", args.lengths);
-  check_count_strides("budget", args.budget);
+  if (selects(op)) check_count_strides("budget", args.budget);
   for (int64_t l = 0; l < args.n_layers; ++l) check_layer(op, args, l);
   check_policy(op, args);
 }

@@ -81,11 +81,11 @@ typedef struct kvp_view {
 /* One layer of the cache. A layer whose k.data is NULL (for kvp_select, which reads no K: whose
  * scores.data is NULL) is skipped and stays as it is; its new_lengths are 0. */
 typedef struct kvp_layer {
-  int64_t slots; /* T: capacity of each row */
-  kvp_view k;    /* [B, H, T, head_dim_k], dtype */
-  kvp_view v;    /* [B, H, T, head_dim_v], dtype */
-  kvp_view pos;  /* [B, H, T], pos_dtype. A stride of 0 over batch or head shares positions; they
-                    are then read but not compacted, and new_pos carries the survivors'. */
+  int64_t slots;   /* T: capacity of each row */
+  kvp_view k;      /* [B, H, T, head_dim_k], dtype */
+  kvp_view v;      /* [B, H, T, head_dim_v], dtype */
+  kvp_view pos;    /* [B, H, T], pos_dtype. A stride of 0 over batch or head shares positions; they
+                      are then read but not compacted, and new_pos carries the survivors'. */
   kvp_view scores; /* [B, H, T] float32, optional. A NaN marks an entry without a score. */
 } kvp_layer;
 
@@ -199,12 +199,19 @@ typedef struct kvp_args {
   size_t workspace_bytes;
 } kvp_args;
 
-typedef enum kvp_op { KVP_OP_SCORE = 0, KVP_OP_SELECT = 1, KVP_OP_COMPACT = 2, KVP_OP_EVICT = 3 } kvp_op;
+typedef enum kvp_op {
+  KVP_OP_SCORE = 0,
+  KVP_OP_SELECT = 1,
+  KVP_OP_COMPACT = 2,
+  KVP_OP_EVICT = 3
+} kvp_op;
 
 /* Bytes of workspace that the operation needs for these arguments. */
 KVP_API kvp_status kvp_workspace_bytes(kvp_op op, const kvp_args* args, size_t* bytes);
 
-/* Checks everything that the operation would check, touching no memory but the structs. */
+/* Checks everything that the operation would check, except the workspace. Writes nothing; reads the
+ * structs and, on the CPU, lengths, budget, positions (MODEL counts the rows that hold an entry)
+ * and what kvp_compact reads. */
 KVP_API kvp_status kvp_validate(kvp_op op, const kvp_args* args);
 
 /* Writes the score of every valid entry into layers[].scores; padding gets NaN.
@@ -212,10 +219,11 @@ KVP_API kvp_status kvp_validate(kvp_op op, const kvp_args* args);
 KVP_API kvp_status kvp_score(const kvp_args* args);
 
 /* Selects the entries to keep from layers[].scores into kept and new_lengths.
- * Uses pos, scores, lengths, budget, mode, sinks, recent. Of two entries the one with the higher
- * score is kept, then the one in the lower slot (in MODEL mode: of the lower layer, head, slot);
- * NaN ranks below -inf; +0 equals -0. UNION ranks an entry by its best rank in any head.
- * A row that holds an entry keeps at least one. */
+ * Uses pos (optional: without it slots [0, lengths) are valid), scores, lengths, budget, mode,
+ * order, sinks, recent. Of two entries the one with the higher score is kept, then the one in the
+ * lower slot (in MODEL mode: of the lower layer, head, slot); NaN ranks below -inf; +0 equals -0.
+ * UNION ranks an entry by its best rank in any head and takes validity from head 0. A row that
+ * holds an entry keeps at least one. */
 KVP_API kvp_status kvp_select(const kvp_args* args);
 
 /* Moves the entries listed in kept (read, with new_lengths as counts) to the front of their row:
@@ -224,7 +232,9 @@ KVP_API kvp_status kvp_select(const kvp_args* args);
  * become NaN. */
 KVP_API kvp_status kvp_compact(const kvp_args* args);
 
-/* score (entries without a score only), select and compact in one call. */
+/* score (entries without a score only), select and compact in one call. Where all entries are kept
+ * no score is needed and none is computed; a row whose entries neither leave nor move is
+ * untouched. */
 KVP_API kvp_status kvp_evict(const kvp_args* args);
 
 /* Message of this thread's last failed call: which argument, what it was, what was expected. */
