@@ -672,6 +672,15 @@ def test_gradients_are_refused(llama):
     assert cache.get_seq_length() == 0
 
 
+@pytest.mark.skipif(CACHE == "past_key_values", reason="older transformers do not ask the cache")
+def test_assisted_decoding_is_refused(llama):
+    cache = KVPCache(LLAMA, 10, scorer=by_key_norm)
+    with pytest.raises(ValueError, match="requires a cache that can be cropped"):
+        llama.generate(
+            random_ids(1, 20), max_new_tokens=4, prompt_lookup_num_tokens=2, **{CACHE: cache}
+        )
+
+
 def test_another_batch_size_is_refused(llama):
     cache = KVPCache(LLAMA, 10, scorer=by_key_norm)
     forward(llama, random_ids(2, 20), cache)
