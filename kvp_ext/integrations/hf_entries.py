@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .hf_layers import Extent, reserve
+from .hf_layers import Extent, new_buffer, reserve, resized
 
 
 class Entries:
@@ -96,8 +96,8 @@ class Entries:
         """
         extent, batch, device = self.extent, like.shape[0], like.device
         if self.pos is None or self.next_pos is None:
-            self.pos = torch.full((1, batch, 1, query_length), -1, dtype=torch.int32, device=device)
             self.next_pos = torch.zeros(batch, dtype=torch.int32, device=device)
+            self.pos = new_buffer(self.next_pos, (1, batch, 1, query_length), -1)
         real = self.incoming
         all_real = real is None or bool(real.all())
         if real is None:
@@ -179,7 +179,7 @@ class Entries:
         """An independent copy that shares `extent` with other layers."""
         twin = Entries(extent)
         if self.pos is not None and self.next_pos is not None:
-            twin.pos = self.used().clone(memory_format=torch.contiguous_format)
+            twin.pos = resized(self.pos, self.extent.slots, self.extent.slots, dim=3)
             twin.next_pos = self.next_pos.clone()
         twin.mask = None if self.mask is None else self.mask.clone()
         twin.frozen = self.frozen

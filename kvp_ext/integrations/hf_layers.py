@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,8 @@ class KVPLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocates exactly the prompt: what follows it is an eviction, not growth."""
-        self.key_buffer = torch.zeros_like(key_states, memory_format=torch.contiguous_format)
-        self.value_buffer = torch.zeros_like(value_states, memory_format=torch.contiguous_format)
+        self.key_buffer = new_buffer(key_states, key_states.shape)
+        self.value_buffer = new_buffer(value_states, value_states.shape)
         self.is_initialized = True
 
     def update(
@@ -113,8 +113,8 @@ class KVPLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Gives another layer a copy of what is in use."""
         if self.is_initialized:
             keys, values = self.used()
-            twin.key_buffer = keys.clone(memory_format=torch.contiguous_format)
-            twin.value_buffer = values.clone(memory_format=torch.contiguous_format)
+            twin.key_buffer = resized(keys, keys.shape[2], keys.shape[2], dim=2)
+            twin.value_buffer = resized(values, values.shape[2], values.shape[2], dim=2)
             twin.is_initialized = True
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
@@ -182,7 +182,16 @@ def resized(buffer: Tensor, used: int, capacity: int, dim: int) -> Tensor:
     """A copy of the first `used` slots with room for `capacity`."""
     shape = list(buffer.shape)
     shape[dim] = capacity
-    # Zeros, not garbage: attention over a whole buffer with a mask stays finite.
-    copy = buffer.new_zeros(shape)
+    copy = new_buffer(buffer, shape)
     copy.narrow(dim, 0, used).copy_(buffer.narrow(dim, 0, used))
     return copy
+
+
+def new_buffer(like: Tensor, shape: Sequence[int], value: int = 0) -> Tensor:
+    """A buffer filled with `value`, not garbage: masked attention over all of it stays finite.
+
+    A prompt may run in inference mode and what follows outside, where tensors made in inference
+    mode cannot be written; so the buffer is never one of those.
+    """
+    with torch.inference_mode(False):
+        return like.new_full(tuple(shape), value)

@@ -30,7 +30,7 @@ from ..eviction import evict_
 from ..policy import Policy
 from .hf_entries import Entries
 from .hf_hooks import capture_queries, rows_differ, tokens_of, uses
-from .hf_layers import Extent, KVPLayer, layers_for, query_length_of
+from .hf_layers import Extent, KVPLayer, layers_for, new_buffer, query_length_of
 
 #: Attention implementations whose masks are tested with padding.
 PADDED_ATTENTION = ("eager", "sdpa")
@@ -225,7 +225,7 @@ class KVPCache(Cache):
         rows = self._rows()
         for i, row_pos in zip(self._evicting, pos.expand(*rows, -1), strict=True):
             scores[i] = self._score(i, row_pos)
-        new_pos = pos.new_full((*rows, slots + options["headroom"]), -1)
+        new_pos = new_buffer(pos, (*rows, slots + options["headroom"]), -1)
         result = evict_(
             keys,
             values,

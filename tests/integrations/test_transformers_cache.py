@@ -681,6 +681,19 @@ def test_assisted_decoding_is_refused(llama):
         )
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_mode_may_end_between_forwards(llama, backend):
+    ids = random_ids(1, 42)
+    cache = KVPCache(LLAMA, 16, policy=make_policy(LLAMA), headroom=1, backend=backend)
+    with torch.inference_mode():
+        forward(llama, ids[:, :40], cache)
+        twin = cache.fork()
+    for start in (40, 41):
+        logits = forward(llama, ids[:, start : start + 1], cache)
+        with torch.inference_mode():
+            assert_same(forward(llama, ids[:, start : start + 1], twin), logits)
+
+
 def test_another_batch_size_is_refused(llama):
     cache = KVPCache(LLAMA, 10, scorer=by_key_norm)
     forward(llama, random_ids(2, 20), cache)
