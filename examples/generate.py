@@ -33,7 +33,7 @@ def main() -> None:
     ids = tokenizer(document, return_tensors="pt").input_ids
     question = tokenizer(QUESTION, return_tensors="pt").input_ids
 
-    cache = KVPCache(model.config, budget=0.25, policy=policy)
+    cache = KVPCache(model.config, budget=0.25, policy=policy, headroom=32)
     with torch.no_grad():
         model(ids, past_key_values=cache)
     before = cache.memory_bytes()
