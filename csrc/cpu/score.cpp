@@ -18,7 +18,7 @@ using V = Vec<kLanes>;
 // Register blocks of rows x 16 kPanels outputs: as many accumulators as leave room for one row of
 // weights and one activation.
 #if defined(__aarch64__)
-constexpr int kRows = 6, kPanels = 1;  // 24 of 32 registers
+constexpr int kRows = 4, kPanels = 1;  // 16 of 32 registers; with 6 rows clang spills
 #else
 constexpr int kRows = kLanes == 16 ? 14 : kLanes == 8 ? 6 : 3;  // 28 of 32; 12 of 16; 12 of 16
 constexpr int kPanels = kLanes == 16 ? 2 : 1;

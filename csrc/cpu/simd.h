@@ -95,7 +95,7 @@ struct Vec {
   Lanes lanes;
 
   KVP_INLINE static Vec zero() { return {Lanes{}}; }
-  KVP_INLINE static Vec broadcast(float x) { return {Lanes{} + x}; }
+  KVP_INLINE static Vec broadcast(float x) { return {x - Lanes{}}; }  // x - 0 is x, even for -0
   KVP_INLINE static Vec load(const float* p) {
     Vec x;
     std::memcpy(&x.lanes, p, sizeof x.lanes);
