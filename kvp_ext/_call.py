@@ -346,8 +346,10 @@ def _positions(
                 f"for rows of {rows_name} [B, H, T] = {[B, H, T]}"
             )
         if p.dim() < 3:
-            p = p.view(1, 1, T) if p.dim() == 1 else p.unsqueeze(1)
-        layers.append(p.expand(B, H, T))
+            # Explicit zero strides say that positions are shared, even where B or H is 1.
+            batch_stride = p.stride(0) if p.dim() == 2 and B > 1 else 0
+            p = p.as_strided((B, H, T), (batch_stride, 0, p.stride(-1)))
+        layers.append(p)
     return layers, per_head
 
 
