@@ -82,6 +82,7 @@ def by_agent(agent: Agent) -> Scorer:
 
 
 def prefill_document(model: PreTrainedModel, document: Document) -> Prefilled:
+    """Runs the context, and the branches once for the oracle."""
     queries: dict[int, Tensor] = {}
 
     def observe(layer: int, query: Tensor, key: Tensor) -> None:
@@ -155,10 +156,12 @@ def cost_ratio(scorer: Scorer, prefilled: Iterable[Prefilled]) -> float:
 
 
 def exact_match(results: Sequence[Answer]) -> float:
+    """Share of answers that are right, token for token."""
     return sum(answer.correct for answer in results) / len(results)
 
 
 def perplexity(results: Sequence[Answer]) -> float:
+    """Perplexity of all answers' tokens together."""
     tokens = sum(answer.tokens for answer in results)
     return math.exp(sum(answer.nll * answer.tokens for answer in results) / tokens)
 

@@ -19,9 +19,11 @@ from python_ref.training.sources import split_of
 
 @dataclass(frozen=True)
 class Template:
+    """Wordings of a fact and of the questions for it; `key` and `value` are kinds, see `draw`."""
+
     split: str
-    key: str  # a kind, see `draw`
-    value: str  # a kind
+    key: str
+    value: str
     facts: tuple[str, ...]
     questions: tuple[str, ...]
 
@@ -36,6 +38,7 @@ class Fact:
 
 
 def templates(split: str) -> list[Template]:
+    """The templates of "train", "dev" or "test"."""
     return [template for template in TEMPLATES if template.split == split]
 
 
@@ -137,7 +140,7 @@ December""",
 }
 for _kind in ("day", "month"):  # too few to be split
     _all = [word for part in VOCABULARY[_kind].values() for word in part]
-    VOCABULARY[_kind] = {split: _all for split in ("train", "dev", "test")}
+    VOCABULARY[_kind] = dict.fromkeys(("train", "dev", "test"), _all)
 
 # The invented names of the splits share no beginning.
 _ONSETS = {

@@ -1,6 +1,6 @@
 """Losses of a policy's scores, given the utilities of the tokens (arXiv 2602.10238, section 3).
 
-Shapes: scores s and utilities a are [L, H, n], the tokens of one context or a sample of them.
+Shapes: scores s and utilities a are [..., n], the tokens of one context or a sample of them.
 Losses are means over heads, so that every head learns at the same rate whatever their number.
 """
 
@@ -17,9 +17,21 @@ def log_utility(utility: Tensor, floor: float) -> Tensor:
     return torch.log(utility + floor)
 
 
+LEVEL_WEIGHT = 0.1
+
+
 def log_utility_regression(scores: Tensor, utility: Tensor, floor: float) -> Tensor:
-    """Mean squared error of the scores against the log-utility."""
-    return (scores - log_utility(utility, floor)).square().mean()
+    """Squared error of the scores against the log-utility, up to a constant of the context.
+
+    Only differences within a context decide what is kept, so the variance of the error counts
+    fully and its mean little, enough to keep the scores of different heads on one scale. This is
+    what lets a score that depends on the position alone express recency: exp(-c age) is
+    exp(c pos) up to a factor which all tokens of the context share, and which would otherwise be
+    noise to the regression.
+    """
+    error = scores - log_utility(utility, floor)
+    level = error.mean(dim=-1)
+    return error.var(dim=-1, correction=0).mean() + LEVEL_WEIGHT * level.square().mean()
 
 
 def expected_cost(scores: Tensor, utility: Tensor) -> Tensor:

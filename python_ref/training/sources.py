@@ -37,6 +37,7 @@ class Text:
 
     @property
     def split(self) -> str:
+        """Which split the text belongs to, see `split_of`."""
         return split_of(f"{self.source}/{self.name}")
 
 

@@ -12,6 +12,7 @@ are used while the model runs and never stored.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +51,15 @@ class Trace:
     marked: Tensor
 
     def save(self, path: Path) -> None:
+        """Writes a safetensors file, which appears complete or not at all."""
         tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
         draft = path.with_suffix(".draft")
         save_file(tensors, draft, metadata={"kind": self.kind})
-        draft.rename(path)  # so that an interrupted run leaves no half a trace
+        draft.rename(path)
 
     @classmethod
     def load(cls, path: Path) -> Trace:
+        """Reads what `save` wrote."""
         with safe_open(path, "pt") as file:
             return cls(file.metadata()["kind"], *(file.get_tensor(name) for name in _TENSORS))
 
@@ -95,10 +98,18 @@ def collect(
     folder: Path,
     progress: Callable[[Iterable[Document]], Iterable[Document]] = iter,
 ) -> list[Path]:
-    """Traces every document into `folder`, one file each; files that exist are kept."""
+    """Traces every document into `folder`, one file each; files that exist are kept.
+
+    A file is named after the content of its document, so a folder may only be shared by runs of
+    one model. Returns the files in the order of the documents.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{i:06}.safetensors" for i in range(len(documents))]
+    paths = [folder / f"{_digest(document)}.safetensors" for document in documents]
     for path, document in zip(paths, progress(documents), strict=True):
         if not path.exists():
             trace(model, document).save(path)
     return paths
+
+
+def _digest(document: Document) -> str:
+    return hashlib.sha256(repr(document).encode()).hexdigest()[:24]

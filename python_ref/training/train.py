@@ -1,7 +1,7 @@
 """Training: all heads at once, over traces of many contexts.
 
-First a regression on log-utility, on tokens drawn from all contexts; then, if asked for, the
-exact expected cost under Plackett-Luce, on one context a step, which teaches the ranking itself.
+First a regression on log-utility, on a few contexts a step; then, if asked for, the exact expected
+cost under Plackett-Luce, on one context a step, which teaches the ranking itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Recipe:
     """Choices of the training; the defaults were made on the development split.
 
     Attributes:
-        steps, tokens: of the regression: steps, and tokens a step.
+        steps, contexts, tokens: of the regression: steps, contexts a step, tokens drawn of each.
         ranking_steps, ranking_tokens: of the ranking phase.
         learning_rate, ranking_learning_rate: peak values; warm-up, then cosine to a hundredth.
         marked_weight: how much likelier a token of a fact is drawn than another.
@@ -33,7 +33,8 @@ class Recipe:
     """
 
     steps: int = 1200
-    tokens: int = 512
+    contexts: int = 8
+    tokens: int = 64
     ranking_steps: int = 0
     ranking_tokens: int = 384
     learning_rate: float = 3e-3
@@ -97,11 +98,19 @@ def train(
         agent.output.bias.copy_(torch.log(utility + recipe.floor).mean(dim=-1, keepdim=True))
 
     weights = 1 + (recipe.marked_weight - 1) * corpus.marked.float()
+    lengths = torch.tensor([float(length) for _, length in corpus.ranges])
 
     def regression_loss() -> Tensor:
-        index = torch.multinomial(weights, recipe.tokens, replacement=True, generator=generator)
-        k, v, pos, utility = corpus.batch(index)
-        return log_utility_regression(agent(k, v, pos).squeeze(1), utility, recipe.floor)
+        chosen = torch.multinomial(lengths, recipe.contexts, replacement=True, generator=generator)
+        parts = []
+        for start, length in (corpus.ranges[i] for i in chosen.tolist()):
+            own = weights[start : start + length]
+            drawn = torch.multinomial(own, recipe.tokens, replacement=True, generator=generator)
+            parts.append(start + drawn)
+        k, v, pos, utility = corpus.batch(torch.cat(parts))
+        grouped = (recipe.contexts, recipe.tokens)
+        scores = agent(k, v, pos).squeeze(1).unflatten(-1, grouped)
+        return log_utility_regression(scores, utility.unflatten(-1, grouped), recipe.floor)
 
     def ranking_loss() -> Tensor:
         which = int(torch.randint(len(corpus.ranges), (), generator=generator))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from python_ref.training.objectives import (
+    LEVEL_WEIGHT,
     exact_plackett_luce,
     expected_cost,
     log_utility_regression,
@@ -44,4 +45,12 @@ def test_regression_is_on_the_logarithm_above_a_floor():
     utility = torch.tensor([0.0, 0.9])
     perfect = torch.log(utility + 0.1)
     assert log_utility_regression(perfect, utility, 0.1).item() == pytest.approx(0.0, abs=1e-12)
-    assert log_utility_regression(perfect + 2, utility, 0.1).item() == pytest.approx(4.0)
+    tilted = perfect + torch.tensor([1.0, -1.0])
+    assert log_utility_regression(tilted, utility, 0.1).item() == pytest.approx(1.0)
+
+
+def test_regression_hardly_minds_a_constant_of_the_context():
+    utility = torch.rand(2, 3, 4, 50, generator=torch.Generator().manual_seed(0))
+    shifted = torch.log(utility + 0.1) + torch.tensor([1.0, -1.0, 1.0, 1.0])[:, None]
+    loss = log_utility_regression(shifted, utility, 0.1)
+    assert loss.item() == pytest.approx(LEVEL_WEIGHT, rel=1e-4)

@@ -87,12 +87,12 @@ def test_a_trace_survives_its_file(model, tmp_path):
 
 
 def test_collecting_goes_on_where_it_stopped(model, tmp_path):
-    collect(model, [DOCUMENT], tmp_path)
-    first = tmp_path / "000000.safetensors"
+    (first,) = collect(model, [DOCUMENT], tmp_path)
     stamp = first.stat().st_mtime_ns
-    paths = collect(model, [DOCUMENT, Document("more", CONTEXT[:9], BRANCHES)], tmp_path)
+    paths = collect(model, [Document("more", CONTEXT[:9], BRANCHES), DOCUMENT], tmp_path)
+    assert [Trace.load(path).kind for path in paths] == ["more", "test"]
+    assert paths[1] == first
     assert first.stat().st_mtime_ns == stamp
-    assert [Trace.load(path).kind for path in paths] == ["test", "more"]
 
 
 def test_eviction_changes_what_follows_as_masking_would(model):

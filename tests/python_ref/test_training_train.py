@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,10 +7,8 @@ from python_ref.training.traces import Trace
 from python_ref.training.train import Corpus, Recipe, train
 from python_ref.utility import cost_of_scores, optimal_cost
 
-QUICK = Recipe(steps=60, tokens=64, learning_rate=1e-2, average=0.9)
-RANKING = Recipe(
-    steps=60, tokens=64, learning_rate=1e-2, ranking_steps=40, ranking_tokens=32, average=0.9
-)
+QUICK = Recipe(steps=60, tokens=16, ranking_steps=0, learning_rate=1e-2, average=0.9)
+RANKING = replace(QUICK, ranking_steps=40, ranking_tokens=32)
 
 
 def trace(seed, n=80):
@@ -40,9 +40,19 @@ def test_the_seed_decides_everything():
     traces = [trace(i) for i in range(2)]
     recipe = Recipe(steps=3, tokens=16, ranking_steps=2)
     first, same = (train(traces, recipe).state_dict() for _ in range(2))
-    other = train(traces, Recipe(steps=3, tokens=16, ranking_steps=2, seed=1)).state_dict()
+    other = train(traces, replace(recipe, seed=1)).state_dict()
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["input.weight"], other["input.weight"])
+
+
+def test_recency_is_learned_from_positions_whatever_the_length():
+    def aged(n):
+        item = trace(n, n)
+        item.utility = torch.exp(-(n - torch.arange(n)) / 40.0).expand(2, 2, n).clone()
+        return item
+
+    agent = train([aged(n) for n in (50, 100, 150, 200)], replace(QUICK, steps=200, seed=2))
+    assert (ratio(agent, aged(120)) < 1.1).all()
 
 
 def test_a_corpus_gives_the_tokens_that_were_asked_for():
@@ -62,7 +72,8 @@ def test_marked_tokens_are_drawn_more_often(monkeypatch):
     monkeypatch.setattr(
         Corpus, "batch", lambda self, index: drawn.append(index) or batch(self, index)
     )
-    train([trace(0, n=40)], Recipe(steps=40, tokens=100, marked_weight=9.0))
+    train([trace(0, n=40)], Recipe(steps=40, tokens=50, ranking_steps=0, marked_weight=9.0))
+    assert len(drawn[1]) == 8 * 50
     share = (torch.cat(drawn[1:]) < 4).float().mean().item()
     assert share == pytest.approx(4 * 9 / (4 * 9 + 36), abs=0.03)
 
