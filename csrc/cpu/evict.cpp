@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cmath>
 #include <limits>
 
@@ -316,6 +317,7 @@ class Operation {
 
     Cut cut{};
     if (!keeps_all) {
+      assert(n_holding > 0);
       const int64_t pinned_budget = budget / n_holding;
       run_tiled(
           threads, n_rows, workspace_.units,
