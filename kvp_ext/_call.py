@@ -345,8 +345,19 @@ def _positions(
                 f"{name} has shape {list(p.shape)} per layer, expected {list(want)} "
                 f"for rows of {rows_name} [B, H, T] = {[B, H, T]}"
             )
-        if p.dim() < 3:
-            # Explicit zero strides say that positions are shared, even where B or H is 1.
+        # libkvp reads a stride of 0 as "shared", so strides say here what the user's shape said,
+        # even where B or H is 1.
+        if p.dim() == 3:
+            if T and any(n > 1 and s == 0 for n, s in zip(want, p.stride(), strict=True)):
+                raise ValueError(
+                    f"{name} has strides {p.stride()} per layer (expanded memory), expected memory "
+                    "of its own for each head; pass [T] or [B, T] for shared positions"
+                )
+            strides = tuple(
+                s if n > 1 else max(1, T) for n, s in zip(want, p.stride(), strict=True)
+            )
+            p = p.as_strided(want, strides)
+        else:
             batch_stride = p.stride(0) if p.dim() == 2 and B > 1 else 0
             p = p.as_strided((B, H, T), (batch_stride, 0, p.stride(-1)))
         layers.append(p)
