@@ -19,7 +19,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DKVP_PYTHON=O
 rm "$build.log"
 cmake --build "$build" --parallel 2
 
-export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=die_after_fork=0 OMP_WAIT_POLICY=passive
+export UBSAN_OPTIONS=print_stacktrace=1 OMP_WAIT_POLICY=passive
 # Uninstrumented memory of Python is not ours to report; in the C++ programs every leak is.
 "$build/tests/cpp/evict_small_cache"
 "$build/tests/cpp/random_shapes" 150

@@ -186,6 +186,7 @@ int main(int argc, char** argv) {
   run(0);
   other.join();
 
+#if !defined(__SANITIZE_THREAD__)  // which cannot follow threads across fork
   // A forked child has no threads of its parent, and evicts all the same.
   const pid_t child = fork();
   if (child == 0) {
@@ -195,6 +196,7 @@ int main(int argc, char** argv) {
   int status = -1;
   waitpid(child, &status, 0);
   require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child after fork", 0);
-  std::printf("%u random caches are right\n", 2 * rounds + 20);
+#endif
+  std::printf("%u random caches are right\n", 2 * rounds);
   return 0;
 }
