@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "recipe": dataclasses.asdict(recipe),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    Policy.from_agent(agent, provenance=provenance).save(options.out)
+    Policy.from_agent(agent, name=options.out.stem, provenance=provenance).save(options.out)
     print(f"wrote {options.out}, {options.out.stat().st_size / 1e6:.1f} MB")
     if options.evaluate:
         with options.evaluate.open("w", encoding="utf-8") as file:

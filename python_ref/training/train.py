@@ -32,7 +32,7 @@ class Recipe:
         seed: of initialisation and sampling.
     """
 
-    steps: int = 1200
+    steps: int = 400
     contexts: int = 8
     tokens: int = 64
     ranking_steps: int = 0
@@ -41,7 +41,7 @@ class Recipe:
     ranking_learning_rate: float = 5e-4
     weight_decay: float = 1e-3
     marked_weight: float = 4.0
-    floor: float = 1e-4
+    floor: float = 3e-5
     average: float = 0.98
     seed: int = 0
 
