@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class Prefilled:
 Scorer = Callable[[Prefilled], Tensor]
 
 
-def by_method(name: str, **options: object) -> Scorer:
+def by_method(name: str, **options: Any) -> Scorer:
     """A method of `python_ref.methods`; "oracle" is the true utility of all branches."""
     if name == "oracle":
         return lambda item: item.utility
@@ -76,7 +76,8 @@ def by_agent(agent: Agent) -> Scorer:
     @torch.no_grad()
     def score(item: Prefilled) -> Tensor:
         pos = torch.arange(item.k.shape[2])
-        return agent(item.k.unsqueeze(1), item.v.unsqueeze(1), pos).squeeze(1)
+        scores: Tensor = agent(item.k.unsqueeze(1), item.v.unsqueeze(1), pos)
+        return scores.squeeze(1)
 
     return score
 

@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from python_ref.artifacts import build_once
 
@@ -38,7 +38,7 @@ def load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = _converted()
-    model = AutoModelForCausalLM.from_pretrained(folder, **_dtype(torch.float32))
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, **_dtype(torch.float32))
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 
@@ -89,19 +89,22 @@ def _convert(folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    source: dict[str, Any] = {
+        "pretrained_model_name_or_path": str(path.parent),
+        "gguf_file": path.name,
+    }
     quantized = AutoModelForCausalLM.from_pretrained(**source, **_dtype(torch.float32))
     config = quantized.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     # A model that remembers being quantized refuses to be saved, so the weights move to a new one.
-    model = AutoModelForCausalLM.from_config(config)
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 
-def _dtype(dtype: object) -> dict[str, object]:
+def _dtype(dtype: object) -> dict[str, Any]:
     """The keyword that sets the dtype: transformers 4.56 renamed it."""
     version = importlib.metadata.version("transformers").split(".")
     return {"dtype" if (int(version[0]), int(version[1])) >= (4, 56) else "torch_dtype": dtype}

@@ -29,7 +29,7 @@ def prefill(
     model: PreTrainedModel, ids: Sequence[int], *, observer: Observer | None = None
 ) -> tuple[Tensor, Tensor]:
     """Keys after RoPE and raw values of a context, each [L, H, T, D]."""
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     tokens = torch.tensor([list(ids)], device=model.device)
     # The decoder alone: logits over the vocabulary would cost a fifth more and are not needed.
     network = model.base_model
@@ -60,7 +60,7 @@ def continue_from(
     tokens = torch.zeros(count, longest, dtype=torch.long)
     for row, ids in zip(tokens, branches, strict=True):
         row[: len(ids)] = torch.tensor(list(ids))
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     for layer in range(k.shape[0]):
         one = [x[layer].to(model.device, model.dtype) for x in (k, v)]
         cache.update(*(x.expand(count, *x.shape) for x in one), layer)
@@ -82,7 +82,7 @@ def _cache_argument(network: torch.nn.Module) -> str:
     return "cache" if "cache" in arguments else "past_key_values"
 
 
-def _layers(cache: DynamicCache) -> Iterator[tuple[Tensor, Tensor]]:
+def _layers(cache: Any) -> Iterator[tuple[Tensor, Tensor]]:
     if hasattr(cache, "layers"):  # since transformers 4.54
         yield from ((layer.keys, layer.values) for layer in cache.layers)
     else:
@@ -90,7 +90,7 @@ def _layers(cache: DynamicCache) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _observed_sdpa(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
 ) -> tuple[Tensor, None]:
     if _observer is not None:
         _observer(module.layer_idx, query, key)
