@@ -5,6 +5,13 @@ FLOAT16: int
 BFLOAT16: int
 INT32: int
 INT64: int
+CPU: int
+CUDA: int
+DENSE: int
+OP_SCORE: int
+OP_SELECT: int
+OP_COMPACT: int
+OP_EVICT: int
 PER_HEAD: int
 UNION: int
 MODEL: int

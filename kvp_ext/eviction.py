@@ -159,7 +159,6 @@ def compact_(
     pos: Positions,
     selection: Selection,
     *,
-    order: Order = "stable",
     scores: Cache | None = None,
     backend: str | None = None,
 ) -> Evicted:
@@ -168,7 +167,7 @@ def compact_(
     `selection` comes from `select` or any other source; its `kept` slots ascend in each row.
     Other arguments as for `evict_`.
     """
-    call = prepare(k_cache=k_cache, v_cache=v_cache, pos=pos, scores=scores, order=order)
+    call = prepare(k_cache=k_cache, v_cache=v_cache, pos=pos, scores=scores)
     _check_selection(call, selection)
     call.capacity = selection.kept.shape[3]
     return _backends.resolve(backend, call.device).compact(call, selection, return_indices=True)

@@ -423,7 +423,7 @@ def refuse(message, layers=None, op=_C.OP_EVICT, change=None, **options):
         ("order", -1, r"order is -1, expected KVP_STABLE"),
         ("sinks", -2, r"sinks is -2, expected >= 0"),
         ("recent", -1, r"recent is -1, expected >= 0"),
-        ("n_heads", 0, r"n_heads is 0, expected >= 1"),
+        ("n_heads", -1, r"n_heads is -1, expected >= 0"),
         ("new_lengths", 0, r"new_lengths is NULL"),
         ("workspace", 0, r"workspace is NULL, expected \d+ bytes"),
         ("workspace_bytes", 8, r"workspace_bytes is 8, expected >= \d+"),
@@ -463,7 +463,7 @@ def replace(name, make):
 
 def test_expanded_memory():
     one = torch.zeros(1, 1, 6, 4)
-    message = r"k\[layer 1\] has stride 0 over its 2 head entries \(expanded memory\)"
+    message = r"k_cache\[layer 1\] has stride 0 over its 2 head entries \(expanded memory\)"
     refuse(message, replace("k", lambda _: one.expand(1, 2, 6, 4)))
     message = r"scores\[layer 1\] has stride 0 over its 6 slot entries"
     refuse(message, replace("scores", lambda _: torch.zeros(1, 2, 1).expand(1, 2, 6)))
@@ -471,19 +471,22 @@ def test_expanded_memory():
 
 def test_self_overlap():
     windows = torch.zeros(100).as_strided((1, 2, 6, 4), (60, 30, 3, 1))
-    refuse(r"v\[layer 1\] overlaps itself", replace("v", lambda _: windows[..., :4]))
+    refuse(r"v_cache\[layer 1\] overlaps itself", replace("v", lambda _: windows[..., :4]))
 
 
 def test_aliasing():
-    refuse(r"v\[layer 1\] overlaps k\[layer 1\]", [*small_layers(1), alias_layer()])
-    refuse(r"k\[layer 1\] overlaps k\[layer 0\]", replace("k", lambda layers: layers[0]["k"]))
+    refuse(r"v_cache\[layer 1\] overlaps k_cache\[layer 1\]", [*small_layers(1), alias_layer()])
+    refuse(
+        r"k_cache\[layer 1\] overlaps k_cache\[layer 0\]",
+        replace("k", lambda layers: layers[0]["k"]),
+    )
     refuse(r"pos\[layer 1\] overlaps pos", replace("pos", lambda layers: layers[0]["pos"]))
     shifted = torch.zeros(2 * 6 * 4 + 4)
     layers = small_layers()
     layers[0]["k"] = shifted[: 2 * 6 * 4].view(1, 2, 6, 4)
     layers[1]["v"] = shifted[4:].view(1, 2, 6, 4)
     layers[0]["v"], layers[1]["k"] = (torch.zeros(1, 2, 6, 4) for _ in range(2))
-    refuse(r"v\[layer 1\] overlaps k\[layer 0\]", layers)
+    refuse(r"v_cache\[layer 1\] overlaps k_cache\[layer 0\]", layers)
 
 
 def alias_layer():
@@ -496,19 +499,19 @@ def alias_layer():
 def test_outputs_and_workspace_must_not_overlap_the_cache():
     layers = small_layers()
     k = layers[1]["k"]
-    message = r"(k\[layer 1\] overlaps new_lengths)|(new_lengths overlaps k\[layer 1\])"
+    message = r"(k_cache\[layer 1\] overlaps new_lengths)|(new_lengths overlaps k_cache\[layer 1\])"
     refuse(message, layers, change=lambda a: setattr(a, "new_lengths", k.data_ptr() + 16))
 
 
 def test_strides():
     transposed = torch.zeros(1, 2, 4, 6).transpose(2, 3)
-    message = r"k\[layer 1\] has channel stride 6, expected 1"
+    message = r"k_cache\[layer 1\] has channel stride 6, expected 1"
     refuse(message, replace("k", lambda _: transposed))
 
 
 def test_misaligned_pointer():
     refuse(
-        r"k\[layer 0\] is at 0x[0-9a-f]+, expected alignment to its 4-byte elements",
+        r"k_cache\[layer 0\] is at 0x[0-9a-f]+, expected alignment to its 4-byte elements",
         change=lambda a: a.set_layers(misaligned(small_layers(1)[0])),
     )
 

@@ -39,7 +39,9 @@ class Operation {
       : op_(op), args_(args), workspace_(op, args, static_cast<std::byte*>(args.workspace)) {}
 
   void run() {
-    if (op_ == KVP_OP_COMPACT) {
+    if (rows() == 0) {
+      // no layer, sequence or head
+    } else if (op_ == KVP_OP_COMPACT) {
       compact();
     } else if (op_ != KVP_OP_SCORE && args_.mode == KVP_MODEL) {
       for (int64_t b = 0; b < args_.n_batch; ++b) run_model(b);

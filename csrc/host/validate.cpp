@@ -55,11 +55,7 @@ void check_scalars(kvp_op op, const kvp_args& args) {
   }
   check_at_least("n_layers", args.n_layers, 0);
   check_at_least("n_batch", args.n_batch, 0);
-  check_at_least("n_heads", args.n_heads, 1);
-  if (op != KVP_OP_SELECT) {
-    check_at_least("head_dim_k", args.head_dim_k, 1);
-    check_at_least("head_dim_v", args.head_dim_v, 1);
-  }
+  check_at_least("n_heads", args.n_heads, 0);
   if (args.n_layers > 0 && args.layers == nullptr) invalid("layers is NULL");
   if (args.layer_size < sizeof(kvp_layer)) {
     invalid("layer_size is %zu, expected at least %zu", args.layer_size, sizeof(kvp_layer));
@@ -159,12 +155,14 @@ void check_layer(kvp_op op, const kvp_args& args, int64_t index) {
             ll{kMaxSlots});
   }
   if (op != KVP_OP_SELECT) {
+    check_at_least("head_dim_k", args.head_dim_k, 1);
+    check_at_least("head_dim_v", args.head_dim_v, 1);
     const int64_t bytes = element_bytes(args.dtype);
-    check_present("v", index, layer.v);
-    check_unit_channel("k", index, layer.k);
-    check_unit_channel("v", index, layer.v);
-    check_view(args, "k", index, layer.k, bytes, args.head_dim_k, moves_entries(op));
-    check_view(args, "v", index, layer.v, bytes, args.head_dim_v, moves_entries(op));
+    check_present("v_cache", index, layer.v);
+    check_unit_channel("k_cache", index, layer.k);
+    check_unit_channel("v_cache", index, layer.v);
+    check_view(args, "k_cache", index, layer.k, bytes, args.head_dim_k, moves_entries(op));
+    check_view(args, "v_cache", index, layer.v, bytes, args.head_dim_v, moves_entries(op));
   }
   if (op == KVP_OP_SCORE || op == KVP_OP_EVICT ||
       (op == KVP_OP_COMPACT && args.new_pos != nullptr)) {
@@ -209,11 +207,12 @@ void check_policy(kvp_op op, const kvp_args& args) {
 
 void check_outputs(kvp_op op, const kvp_args& args) {
   if (op == KVP_OP_SCORE) return;
-  if (args.new_lengths == nullptr) invalid("new_lengths is NULL");
-  if (op != KVP_OP_EVICT && args.kept == nullptr) invalid("kept is NULL");
   check_at_least("capacity", args.capacity, 0);
   const int64_t rows = int64_t{args.n_layers} * args.n_batch * args.n_heads;
-  if (rows > 0 && args.capacity > INT64_MAX / 8 / rows) {
+  if (rows == 0) return;  // results without elements may have no address
+  if (args.new_lengths == nullptr) invalid("new_lengths is NULL");
+  if (op != KVP_OP_EVICT && args.kept == nullptr && args.capacity > 0) invalid("kept is NULL");
+  if ( args.capacity > INT64_MAX / 8 / rows) {
     invalid("capacity is %lld, which is beyond any address space", ll{args.capacity});
   }
 }
@@ -372,8 +371,8 @@ void validate_memory(kvp_op op, const kvp_args& args) {
     const kvp_layer& layer = layer_at(args, l);
     if (!is_present(op, layer)) continue;
     if (op != KVP_OP_SELECT) {
-      add_view("k", l, layer.k, bytes, args.head_dim_k, moves_entries(op));
-      add_view("v", l, layer.v, bytes, args.head_dim_v, moves_entries(op));
+      add_view("k_cache", l, layer.k, bytes, args.head_dim_k, moves_entries(op));
+      add_view("v_cache", l, layer.v, bytes, args.head_dim_v, moves_entries(op));
     }
     add_view("pos", l, layer.pos, pos_bytes, 1, moves_entries(op) && !shares_positions(layer));
     add_view("scores", l, layer.scores, sizeof(float), 1, op != KVP_OP_SELECT);

@@ -29,14 +29,14 @@ class CpuBackend:
     def score(self, call: Call) -> None:
         """See `Backend`."""
         args = native.build(call)
-        native.attach_workspace(args, native.OP_SCORE)
+        native.attach_workspace(args, _C.OP_SCORE)
         _C.score(args)
 
     def select(self, call: Call) -> Selection:
         """See `Backend`."""
         args, results = native.build(call), native.Results.for_select(call)
         results.attach(args)
-        native.attach_workspace(args, native.OP_SELECT)
+        native.attach_workspace(args, _C.OP_SELECT)
         _C.select(args)
         assert results.kept is not None
         return Selection(kept=results.kept, lengths=results.lengths)
@@ -45,7 +45,7 @@ class CpuBackend:
         """See `Backend`."""
         args, results = native.build(call), native.Results.for_compact(call, selection)
         results.attach(args)
-        native.attach_workspace(args, native.OP_COMPACT)
+        native.attach_workspace(args, _C.OP_COMPACT)
         _C.compact(args)
         return results.evicted(return_indices)
 
@@ -53,6 +53,6 @@ class CpuBackend:
         """See `Backend`."""
         args, results = native.build(call), native.Results.for_evict(call, return_indices)
         results.attach(args)
-        native.attach_workspace(args, native.OP_EVICT)
+        native.attach_workspace(args, _C.OP_EVICT)
         _C.evict(args)
         return results.evicted(return_indices)

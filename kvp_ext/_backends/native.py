@@ -13,8 +13,6 @@ from .._call import Call
 from ..results import Evicted, Selection
 from ..threads import get_num_threads
 
-OP_SCORE, OP_SELECT, OP_COMPACT, OP_EVICT = range(4)
-
 _DTYPES = {
     torch.float32: _C.FLOAT32,
     torch.float16: _C.FLOAT16,

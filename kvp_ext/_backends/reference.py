@@ -22,7 +22,7 @@ class ReferenceBackend:
 
     def score(self, call: Call) -> None:
         """See `Backend`."""
-        _check(call, native.OP_SCORE)
+        _check(call, _C.OP_SCORE)
         assert call.scores is not None
         for buffer in call.scores:
             if buffer is not None:
@@ -31,17 +31,17 @@ class ReferenceBackend:
 
     def select(self, call: Call) -> Selection:
         """See `Backend`."""
-        _check(call, native.OP_SELECT, native.Results.for_select(call))
+        _check(call, _C.OP_SELECT, native.Results.for_select(call))
         return _select(call, _stacked_scores(call))
 
     def compact(self, call: Call, selection: Selection, return_indices: bool) -> Evicted:
         """See `Backend`."""
-        _check(call, native.OP_COMPACT, native.Results.for_compact(call, selection))
+        _check(call, _C.OP_COMPACT, native.Results.for_compact(call, selection))
         return _compact(call, selection, return_indices)
 
     def evict(self, call: Call, return_indices: bool) -> Evicted:
         """See `Backend`."""
-        _check(call, native.OP_EVICT, native.Results.for_evict(call, return_indices))
+        _check(call, _C.OP_EVICT, native.Results.for_evict(call, return_indices))
         if call.policy is None:
             scores = _stacked_scores(call)
         else:
