@@ -212,7 +212,7 @@ void check_outputs(kvp_op op, const kvp_args& args) {
   if (rows == 0) return;  // results without elements may have no address
   if (args.new_lengths == nullptr) invalid("new_lengths is NULL");
   if (op != KVP_OP_EVICT && args.kept == nullptr && args.capacity > 0) invalid("kept is NULL");
-  if ( args.capacity > INT64_MAX / 8 / rows) {
+  if (args.capacity > INT64_MAX / 8 / rows) {
     invalid("capacity is %lld, which is beyond any address space", ll{args.capacity});
   }
 }
