@@ -76,18 +76,20 @@ class EagerPolicy:
 
     def __init__(self, policy: kvp_ext.Policy, pos: Tensor) -> None:
         w = {n: t.flatten(0, 1) for n, t in policy.folded.tensors.items()}
-        D_k, D_v = policy.head_dim_k, policy.head_dim_v
-        first = w["input.weight"].mT.contiguous()
-        self.w_k, self.w_v = first[:, :D_k].contiguous(), first[:, D_k : D_k + D_v].contiguous()
-        features = policy.folded.positions[pos.clamp(max=policy.max_position)]
-        # The position term is the same in every call: only its addition is timed.
-        self.shift = features @ first[:, D_k + D_v :] + w["input.bias"][:, None]
+        sizes = [policy.head_dim_k, policy.head_dim_v, policy.folded.position_dim]
+        first = w["input.weight"].mT.split(sizes, dim=1)
+        self.w_k, self.w_v, self.w_p = (part.contiguous() for part in first)
+        self.b_1 = w["input.bias"][:, None]
         self.w_2, self.b_2 = w["hidden.weight"].mT.contiguous(), w["hidden.bias"][:, None]
         self.w_3, self.b_3 = w["output.weight"][..., None], w["output.bias"][:, None]
+        self.table = policy.folded.positions
+        self.pos = pos
 
     def score(self, k: Tensor, v: Tensor, rows: slice = slice(None)) -> Tensor:
         """Scores `[R, T]` of rows k, v `[R, T, D]`."""
-        z = torch.baddbmm(self.shift[rows], k, self.w_k[rows])
+        p = self.table[self.pos.clamp(max=len(self.table) - 1)].expand(len(k), -1, -1)
+        z = torch.baddbmm(self.b_1[rows], p, self.w_p[rows])
+        z = torch.baddbmm(z, k, self.w_k[rows])
         h = F.silu(torch.baddbmm(z, v, self.w_v[rows]))
         h = F.silu(torch.baddbmm(self.b_2[rows], h, self.w_2[rows]))
         return torch.baddbmm(self.b_3[rows], h, self.w_3[rows]).squeeze(-1)

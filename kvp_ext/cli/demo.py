@@ -73,7 +73,9 @@ def run(console: Console, *, tokens: int, policy_name: str, seed: int, out: Path
         f"[bold]A dialogue of {len(page.context)} tokens[/bold] with {len(page.facts)} facts "
         "inserted. It begins:"
     )
-    console.print(textwrap.indent(escape(tokenizer.decode(page.context[:60])), "  "), style="dim")
+    console.print(
+        textwrap.indent(escape(str(tokenizer.decode(page.context[:60]))), "  "), style="dim"
+    )
 
     with console.status("prefill"):
         cache, prefill_ms = prefill(model, policy, page)
