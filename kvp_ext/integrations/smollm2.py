@@ -101,7 +101,10 @@ def _convert(folder: Path) -> None:
     model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    # transformers 4 would put a token before every text and end turns at the start token.
+    tokenizer: Any = AutoTokenizer.from_pretrained(**source, add_bos_token=False)
+    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
+    tokenizer.save_pretrained(folder)
 
 
 def _dtype(dtype: object) -> dict[str, Any]:

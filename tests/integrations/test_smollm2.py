@@ -72,6 +72,8 @@ def test_the_model_knows_a_fact():
     assert model.dtype == torch.float32
     assert not model.training
     ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    assert ids.tolist() == [[504, 3575, 282, 4649, 314]]  # no token before the text
+    assert tokenizer.eos_token == "<|im_end|>"
     with torch.no_grad():
         best = model(ids).logits[0, -1].argmax()
     assert tokenizer.decode(best) == " Paris"
