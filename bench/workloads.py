@@ -85,14 +85,24 @@ class EagerPolicy:
         self.table = policy.folded.positions
         self.pos = pos
 
-    def score(self, k: Tensor, v: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Scores `[R, T]` of rows k, v `[R, T, D]`."""
-        p = self.table[self.pos.clamp(max=len(self.table) - 1)].expand(len(k), -1, -1)
-        z = torch.baddbmm(self.b_1[rows], p, self.w_p[rows])
-        z = torch.baddbmm(z, k, self.w_k[rows])
-        h = F.silu(torch.baddbmm(z, v, self.w_v[rows]))
-        h = F.silu(torch.baddbmm(self.b_2[rows], h, self.w_2[rows]))
-        return torch.baddbmm(self.b_3[rows], h, self.w_3[rows]).squeeze(-1)
+    def features(self) -> Tensor:
+        """Position features `[T, F]`, the same for all rows."""
+        return self.table[self.pos.clamp(max=len(self.table) - 1)]
+
+    def score(self, k: Tensor, v: Tensor) -> Tensor:
+        """Scores `[R, T]` of rows k, v `[R, T, D]`, all at once."""
+        z = torch.baddbmm(self.b_1, self.features().expand(len(k), -1, -1), self.w_p)
+        z = torch.baddbmm(z, k, self.w_k)
+        h = F.silu(torch.baddbmm(z, v, self.w_v))
+        h = F.silu(torch.baddbmm(self.b_2, h, self.w_2))
+        return torch.baddbmm(self.b_3, h, self.w_3).squeeze(-1)
+
+    def score_row(self, row: int, features: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Scores `[T]` of one row, in place where PyTorch can."""
+        z = torch.addmm(self.b_1[row], features, self.w_p[row])
+        z = F.silu(z.addmm_(k, self.w_k[row]).addmm_(v, self.w_v[row]), inplace=True)
+        h = F.silu(torch.addmm(self.b_2[row], z, self.w_2[row]), inplace=True)
+        return torch.addmm(self.b_3[row], h, self.w_3[row]).squeeze(-1)
 
 
 def select_and_gather(scores: Tensor, k: Tensor, v: Tensor, budget: int) -> tuple[Tensor, Tensor]:
@@ -111,9 +121,8 @@ def eager(policy: EagerPolicy, k: Tensor, v: Tensor, budget: int) -> tuple[Tenso
 
 def chunked(policy: EagerPolicy, k: Tensor, v: Tensor, budget: int) -> tuple[Tensor, Tensor]:
     """A head at a time: activations of one head fit the cache, which helps on a CPU."""
-    scores = torch.cat(
-        [policy.score(k[r : r + 1], v[r : r + 1], slice(r, r + 1)) for r in range(k.shape[0])]
-    )
+    features = policy.features()
+    scores = torch.stack([policy.score_row(r, features, k[r], v[r]) for r in range(k.shape[0])])
     return select_and_gather(scores, k, v, budget)
 
 

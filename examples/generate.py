@@ -13,7 +13,7 @@ import torch
 
 import kvp_ext
 from kvp_ext.integrations import smollm2
-from kvp_ext.integrations.transformers import KVPCache
+from kvp_ext.integrations.transformers import KVPCache, cache_argument
 
 DOCUMENT = """\
 Minutes of the garden club. The spring fair was held on the lawn behind the school. The tombola
@@ -35,7 +35,7 @@ def main() -> None:
 
     cache = KVPCache(model.config, budget=0.25, policy=policy, headroom=32)
     with torch.no_grad():
-        model(ids, past_key_values=cache)
+        model(ids, **cache_argument(model, cache))
     before = cache.memory_bytes()
     cache.evict()  # the next forward would do it by itself; here only to print the sizes
     print(
@@ -47,7 +47,7 @@ def main() -> None:
     tokens = model.generate(
         conversation,
         attention_mask=torch.ones_like(conversation),
-        past_key_values=cache,
+        **cache_argument(model, cache),
         max_new_tokens=12,
         do_sample=False,
     )

@@ -5,9 +5,11 @@ kvp_ext.evict_(k_cache, v_cache, pos, budget)
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from python_ref.budgets import budget_from_ratio
 
+from . import _C
 from ._backends import backends
 from .active import active_policy, load_policy, policies, use
 from .eviction import compact_, evict_, score, select
@@ -20,6 +22,12 @@ try:
 except PackageNotFoundError:  # imported from a source tree that was never installed
     __version__ = "0+unknown"
 
+
+def cmake_prefix() -> str:
+    """The folder to put on CMAKE_PREFIX_PATH, so that `find_package(kvp)` finds libkvp."""
+    return str(Path(_C.__file__).parent)
+
+
 __all__ = [
     "Evicted",
     "Policy",
@@ -27,6 +35,7 @@ __all__ = [
     "active_policy",
     "backends",
     "budget_from_ratio",
+    "cmake_prefix",
     "compact_",
     "evict_",
     "get_num_threads",

@@ -212,8 +212,7 @@ def _layers(name: str, value: object, ndim: int, shape: str) -> list[Tensor | No
 def _check_caches(k: list[Tensor | None], v: list[Tensor | None]) -> None:
     if len(k) != len(v):
         raise ValueError(f"v_cache has {len(v)} layers, expected {len(k)} like k_cache")
-    first: tuple[int, Tensor] | None = None
-    head_dim_v = None
+    first: tuple[int, Tensor, Tensor] | None = None
     for i, (ki, vi) in enumerate(zip(k, v, strict=True)):
         if (ki is None) != (vi is None):
             raise ValueError(
@@ -222,41 +221,44 @@ def _check_caches(k: list[Tensor | None], v: list[Tensor | None]) -> None:
             )
         if ki is None or vi is None:
             continue
-        if ki.dtype not in CACHE_DTYPES:
-            raise TypeError(
-                f"{_at('k_cache', i)} has dtype {ki.dtype}, expected one of "
-                + ", ".join(str(d) for d in CACHE_DTYPES)
-            )
         if first is None:
-            first, head_dim_v = (i, ki), vi.shape[3]
-        want = first[1]
-        for name, t in ((_at("k_cache", i), ki), (_at("v_cache", i), vi)):
-            if t.dtype != want.dtype:
+            if ki.dtype not in CACHE_DTYPES:
                 raise TypeError(
-                    f"{name} has dtype {t.dtype}, expected {want.dtype} like "
-                    f"{_at('k_cache', first[0])}"
+                    f"{_at('k_cache', i)} has dtype {ki.dtype}, expected one of "
+                    + ", ".join(str(d) for d in CACHE_DTYPES)
                 )
-            if t.device != want.device:
-                raise RuntimeError(
-                    f"{name} is on {t.device}, expected {want.device} like "
-                    f"{_at('k_cache', first[0])}"
-                )
-        if vi.shape[:3] != ki.shape[:3]:
-            raise ValueError(
-                f"{_at('v_cache', i)} has shape {list(vi.shape)}, expected "
-                f"[B, H, T] = {list(ki.shape[:3])} like {_at('k_cache', i)}"
+            first = (i, ki, vi)
+        _check_like(i, ki, vi, *first)
+
+
+def _check_like(i: int, k: Tensor, v: Tensor, first: int, k_first: Tensor, v_first: Tensor) -> None:
+    """Layer i has the dtype, device, rows and head dims of the first one; T is its own."""
+    (B, H, T, Dk), like = k.shape, f"k_cache[{first}]"
+    for name, t in (("k_cache", k), ("v_cache", v)):
+        if t.dtype != k_first.dtype:
+            raise TypeError(
+                f"{_at(name, i)} has dtype {t.dtype}, expected {k_first.dtype} like {like}"
             )
-        if ki.shape[:2] != want.shape[:2] or ki.shape[3] != want.shape[3]:
-            raise ValueError(
-                f"{_at('k_cache', i)} has shape {list(ki.shape)}, expected [B, H, *, D] = "
-                f"[{want.shape[0]}, {want.shape[1]}, *, {want.shape[3]}] like "
-                f"{_at('k_cache', first[0])}"
+        if t.device != k_first.device:
+            raise RuntimeError(
+                f"{_at(name, i)} is on {t.device}, expected {k_first.device} like {like}"
             )
-        if vi.shape[3] != head_dim_v:
-            raise ValueError(
-                f"{_at('v_cache', i)} has head dim {vi.shape[3]}, expected {head_dim_v} like "
-                f"{_at('v_cache', first[0])}"
-            )
+    if v.shape[:3] != k.shape[:3]:
+        raise ValueError(
+            f"{_at('v_cache', i)} has shape {list(v.shape)}, expected [B, H, T] = {[B, H, T]} "
+            f"like {_at('k_cache', i)}"
+        )
+    want = [*k_first.shape[:2], k_first.shape[3]]
+    if [B, H, Dk] != want:
+        raise ValueError(
+            f"{_at('k_cache', i)} has shape {list(k.shape)}, expected [B, H, *, D] = "
+            f"[{want[0]}, {want[1]}, *, {want[2]}] like {like}"
+        )
+    if v.shape[3] != v_first.shape[3]:
+        raise ValueError(
+            f"{_at('v_cache', i)} has head dim {v.shape[3]}, expected {v_first.shape[3]} like "
+            f"{_at('v_cache', first)}"
+        )
 
 
 def _fit_scores(
@@ -327,9 +329,13 @@ def _positions(
         )
     layers: list[Tensor | None] = []
     dtype: torch.dtype | None = None
+    seen: tuple[Tensor, torch.Size, Tensor] | None = None  # layers mostly share one tensor
     for (name, p), row in zip(items, lead, strict=True):
         if row is None:
             layers.append(None)
+            continue
+        if seen is not None and p is seen[0] and row.shape[:3] == seen[1]:
+            layers.append(seen[2])
             continue
         if p.dtype not in POSITION_DTYPES:
             raise TypeError(f"{name} has dtype {p.dtype}, expected torch.int32 or torch.int64")
@@ -359,7 +365,8 @@ def _positions(
             p = p.as_strided(want, strides)
         else:
             batch_stride = p.stride(0) if p.dim() == 2 and B > 1 else 0
-            p = p.as_strided((B, H, T), (batch_stride, 0, p.stride(-1)))
+            shared, p = p, p.as_strided((B, H, T), (batch_stride, 0, p.stride(-1)))
+            seen = (shared, row.shape[:3], p)
         layers.append(p)
     return layers, per_head
 

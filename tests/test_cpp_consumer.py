@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvp_ext import _C
+import kvp_ext
 
 SOURCES = Path(__file__).parent / "cpp"
 PROGRAMS = ["evict_small_cache", "random_shapes", "header_is_c"]
@@ -21,7 +21,6 @@ def tool(name):
 @pytest.fixture(scope="module")
 def build_dir(tmp_path_factory):
     build = tmp_path_factory.mktemp("consumer")
-    package = Path(_C.__file__).parent
     configure = [
         tool("cmake"),
         "-S",
@@ -31,7 +30,7 @@ def build_dir(tmp_path_factory):
         "-G",
         "Ninja",
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
-        f"-DCMAKE_PREFIX_PATH={package}",
+        f"-DCMAKE_PREFIX_PATH={kvp_ext.cmake_prefix()}",
         "-DCMAKE_BUILD_TYPE=Release",
     ]
     for command in (configure, [tool("cmake"), "--build", build, "-j2"]):

@@ -27,6 +27,9 @@
 namespace kvp::cpu {
 namespace {
 
+// Slots that one thread scores in a go: enough to fetch the next tile while one is computed.
+constexpr int64_t kItemSlots = 4 * kTileEntries;
+
 // Scores of one row, by slot.
 struct Scores {
   float* data;
@@ -75,7 +78,7 @@ class Operation {
 
   // ---- scoring ----------------------------------------------------------------------------
 
-  int64_t tiles_of(int64_t slots) const { return (slots + kTileEntries - 1) / kTileEntries; }
+  int64_t tiles_of(int64_t slots) const { return (slots + kItemSlots - 1) / kItemSlots; }
 
   // Scores the entries of one tile of slots. In a caller's buffer only those without a score.
   void score_tile(const Row& row, const Validity& valid, int64_t tile_index, uint32_t* keys,
@@ -86,10 +89,9 @@ class Operation {
     const Positions pos = positions_of(args_, row);
     const bool fills = op_ == KVP_OP_SCORE || !has_scores(row);
 
-    const int64_t begin = tile_index * kTileEntries;
-    const int64_t end =
-        std::min(begin + kTileEntries, op_ == KVP_OP_SCORE ? layer.slots : valid.end);
-    int32_t slots[kTileEntries];
+    const int64_t begin = tile_index * kItemSlots;
+    const int64_t end = std::min(begin + kItemSlots, op_ == KVP_OP_SCORE ? layer.slots : valid.end);
+    int32_t slots[kItemSlots];
     int32_t count = 0;
     for (int64_t slot = begin; slot < end; ++slot) {
       float& score = scores.data[slot * scores.stride];

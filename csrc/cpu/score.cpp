@@ -63,6 +63,19 @@ void gather(const ScoreTile& tile, const void* cache, int64_t stride, int64_t ch
   }
 }
 
+// Asks for a row of the tile after this one. Only the loads of a gather wait for memory, so what
+// they need is fetched while this tile computes. A prefetch past the end of the cache is ignored.
+KVP_INLINE void prefetch_next(const ScoreTile& tile, const void* cache, int64_t stride,
+                              int64_t channels, int64_t i) {
+  if (tile.slots != nullptr) return;
+  const int64_t bytes = tile.dtype == KVP_FLOAT32 ? 4 : 2;
+  const auto row = reinterpret_cast<uintptr_t>(cache) +
+                   static_cast<uintptr_t>((tile.first_slot + kTileEntries + i) * stride * bytes);
+  for (uintptr_t at = 0; at < static_cast<uintptr_t>(channels * bytes); at += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(row + at), 0, 2);
+  }
+}
+
 int64_t position_of(const ScoreTile& tile, int64_t slot) {
   if (tile.pos_dtype == KVP_INT64) {
     int64_t pos;
@@ -205,6 +218,8 @@ void score(const ScoreTile& tile, const ScorePlan& plan, void* scratch) {
   };
   const auto store = [&](int64_t i, auto h1) KVP_INLINE_LAMBDA {
     for (int64_t j = 0; j < hidden; j += kLanes) h1(j).store(h.row(i) + j);
+    prefetch_next(tile, tile.k, tile.k_stride, shape.head_dim_k, i);
+    prefetch_next(tile, tile.v, tile.v_stride, shape.head_dim_v, i);
   };
   if (gains) {
     activate(h, rows, hidden, norm1, b1_and_gains, store);

@@ -208,31 +208,39 @@ struct Vec<16> {
 };
 #endif
 
-// e^x with a relative error below 2.5e-7: 0 below -87, inf above 88.73, NaN for NaN.
+// 2^x as significand * scale, with a relative error below 2.5e-7: 0 below -126, inf from 128 on,
+// NaN for NaN. The product is left to the caller, who may fuse it.
 template <class V>
-KVP_INLINE V exp(V x) {
-  // With x = n ln 2 + r, |r| <= ln 2 / 2: e^x = 2^(n-1) * 2 e^r. Factoring out the 2 lets n reach
-  // 128, so that e^x overflows where it should. Adding 1.5 * 2^23 rounds to an integer and leaves
-  // it in the low bits of the mantissa, here as n - 1 with the exponent's bias of 127.
-  const V round = V::broadcast(0x1.8p23f + 126.0f);
-  x = clamp(x, V::broadcast(-87.5f), V::broadcast(89.0f));
-  const V biased = fma(x, V::broadcast(0x1.715476p+0f), round);
-  const V n = biased - round;
-  V r = fma(n, V::broadcast(-0.693359375f), x);
-  r = fma(n, V::broadcast(2.12194440e-4f), r);
-  // 2 e^r: minimax in relative error, 9.3e-8, among the polynomials that are exact at 0.
-  V y = V::broadcast(0x1.0fa7d6p-6f);
-  y = fma(y, r, V::broadcast(0x1.573ad2p-4f));
-  y = fma(y, r, V::broadcast(0x1.555a6ep-2f));
-  y = fma(y, r, V::broadcast(0x1.fffdc4p-1f));
-  y = fma(y, r, V::broadcast(0x1.fffff6p+0f));
-  y = fma(y, r, V::broadcast(2.0f));
-  return y * exponent_from_mantissa(biased);
-}
+struct Power {
+  V significand;
+  V scale;
+};
 
 template <class V>
+KVP_INLINE Power<V> exp2(V x) {
+  // With x = n + f, |f| <= 1/2: 2^x = 2^(n-1) * 2 2^f. Factoring out the 2 lets n reach 128, so
+  // that 2^x overflows where it should. Adding 1.5 * 2^23 rounds to an integer and leaves it in
+  // the low bits of the mantissa, here as n - 1 with the exponent's bias of 127.
+  const V round = V::broadcast(0x1.8p23f + 126.0f);
+  x = clamp(x, V::broadcast(-126.0f), V::broadcast(128.0f));
+  const V biased = x + round;
+  const V f = x - (biased - round);
+  // 2 2^f: minimax in relative error, 9.3e-8, among the polynomials that are exact at 0.
+  V y = V::broadcast(0x1.5bb99cp-9f);
+  y = fma(y, f, V::broadcast(0x1.3ceafcp-6f));
+  y = fma(y, f, V::broadcast(0x1.c6b758p-4f));
+  y = fma(y, f, V::broadcast(0x1.ebf9bap-2f));
+  y = fma(y, f, V::broadcast(0x1.62e42ap+0f));
+  y = fma(y, f, V::broadcast(2.0f));
+  return {y, exponent_from_mantissa(biased)};
+}
+
+// x / (1 + e^-x). The rounding of x log2(e) makes the relative error grow with |x|, where e^-x
+// no longer matters or the result is next to 0.
+template <class V>
 KVP_INLINE V silu(V x) {
-  return x / (V::broadcast(1.0f) + exp(V::zero() - x));
+  const Power<V> e = exp2(x * V::broadcast(-0x1.715476p+0f));
+  return x / fma(e.significand, e.scale, V::broadcast(1.0f));
 }
 
 }  // namespace

@@ -20,13 +20,19 @@ app = typer.Typer(
 console = Console()
 
 
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         console.print(f"kvp-ext {kvp_ext.__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+    ),
+) -> None:
+    pass
 
 
 @app.command()

@@ -62,8 +62,11 @@ class Outcome:
 
 def run(console: Console, *, tokens: int, policy_name: str, seed: int, out: Path) -> None:
     """The whole demo; see `kvp-ext demo --help`."""
+    from transformers.utils import logging
+
     from kvp_ext.integrations import smollm2
 
+    logging.disable_progress_bar()
     started = time.perf_counter()
     policy = kvp_ext.load_policy(policy_name)
     with console.status("loading SmolLM2-135M-Instruct (the first time takes a minute)"):
@@ -149,13 +152,13 @@ def contestants(policy: kvp_ext.Policy) -> dict[str, dict[str, Any]]:
 
 def prefill(model: Any, policy: kvp_ext.Policy, page: Page) -> tuple[Any, float]:
     """Reads the page once; returns the cache, not yet evicted, and the time in ms."""
-    from kvp_ext.integrations.transformers import KVPCache
+    from kvp_ext.integrations.transformers import KVPCache, cache_argument
 
     cache = KVPCache(model.config, budget=len(page.context), policy=policy, when="manual")
     ids = torch.tensor([page.context])
     started = time.perf_counter()
     with torch.no_grad(), cache.attach(model, query_window=QUERY_WINDOW):
-        model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
+        model(input_ids=ids, logits_to_keep=1, **cache_argument(model, cache))
     return cache, (time.perf_counter() - started) * 1e3
 
 
@@ -164,8 +167,10 @@ def measure(
     model: Any, tokenizer: Any, cache: Any, page: Page, method: str, evict_ms: float
 ) -> Outcome:
     """The continuation's likelihood and the answers on top of `cache`, which is not changed."""
+    from kvp_ext.integrations.transformers import cache_argument
+
     ids = torch.tensor([page.continuation])
-    logits = model(input_ids=ids, past_key_values=cache.fork()).logits[0, :-1]
+    logits = model(input_ids=ids, **cache_argument(model, cache.fork())).logits[0, :-1]
     nll = F.cross_entropy(logits.float(), ids[0, 1:]).item()
     outcome = Outcome(method, int(cache.lengths.max()), cache.memory_bytes() / 1e6, evict_ms, nll)
     for question, answer, _ in page.questions:
@@ -173,7 +178,7 @@ def measure(
         said = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            past_key_values=cache.fork(),
+            **cache_argument(model, cache.fork()),
             max_new_tokens=len(tokenizer(" " + answer).input_ids),
             do_sample=False,
             pad_token_id=tokenizer.eos_token_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,15 @@ from torch import Tensor, nn
 def uses(cache: object, kwargs: dict[str, Any]) -> bool:
     """Whether a forward uses this cache; the argument is renamed in transformers 5.24."""
     return any(kwargs.get(name) is cache for name in ("past_key_values", "cache"))
+
+
+def cache_argument(model: nn.Module, cache: object) -> dict[str, Any]:
+    """The keyword argument that hands a cache to this model's forward or `generate`.
+
+    transformers 5.24 renamed `past_key_values` to `cache`.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    return {"cache" if "cache" in parameters else "past_key_values": cache}
 
 
 def tokens_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -29,8 +29,10 @@ from ..active import active_policy, load_policy
 from ..eviction import evict_
 from ..policy import Policy
 from .hf_entries import Entries
-from .hf_hooks import capture_queries, rows_differ, tokens_of, uses
+from .hf_hooks import cache_argument, capture_queries, rows_differ, tokens_of, uses
 from .hf_layers import Extent, KVPLayer, layers_for, new_buffer, query_length_of
+
+__all__ = ["KVPCache", "Scorer", "cache_argument"]
 
 #: Attention implementations whose masks are tested with padding.
 PADDED_ATTENTION = ("eager", "sdpa")
