@@ -42,7 +42,7 @@ test: build ## All tests
 test-quick: build ## The tests without the slow matrix and the real model
 	$(BIN)/pytest -m "not slow and not model"
 
-compat: build ## The transformers integration on the oldest version promised
+compat: build ## Test the transformers integration on the oldest version promised
 	test -d .compat/oldest/transformers || $(BIN)/python -m pip install --quiet \
 	  --disable-pip-version-check --no-deps --target .compat/oldest $(OLDEST_TRANSFORMERS)
 	PYTHONPATH=.compat/oldest $(BIN)/pytest tests/integrations -m "not model"
@@ -65,7 +65,8 @@ sanitize: build ## The CPU backend under AddressSanitizer and UBSan
 	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh
 
 policy: build ## Retrain the shipped SmolLM2 policy (about 15 minutes on 2 cores)
-	$(BIN)/python -m python_ref.training.first_policy
+	$(BIN)/python -m python_ref.training.first_policy \
+	  --out kvp_ext/policies/smollm2-135m-instruct.safetensors
 
 lock: ## Resolve requirements/dev.in anew (needs uv)
 	uv pip compile --universal --python-version 3.10 --no-header --no-annotate \
