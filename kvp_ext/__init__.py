@@ -4,12 +4,20 @@ kvp_ext.use("smollm2-135m-instruct")
 kvp_ext.evict_(k_cache, v_cache, pos, budget)
 """
 
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+import importlib.metadata as _metadata
+from pathlib import Path as _Path
 
 from python_ref.budgets import budget_from_ratio
 
-from . import _C
+try:
+    from . import _C
+except ImportError as _error:
+    raise ImportError(
+        f"kvp_ext was found in {_Path(__file__).parent}, without its compiled part.\n"
+        "If this is a source tree, leave it (it hides an installed kvp-ext),\n"
+        "or build it there: pip install -e ."
+    ) from _error
+
 from ._backends import backends
 from .active import active_policy, load_policy, policies, use
 from .eviction import compact_, evict_, score, select
@@ -18,14 +26,14 @@ from .results import Evicted, Selection
 from .threads import get_num_threads, set_num_threads
 
 try:
-    __version__ = version("kvp-ext")
-except PackageNotFoundError:  # imported from a source tree that was never installed
+    __version__ = _metadata.version("kvp-ext")
+except _metadata.PackageNotFoundError:  # imported from a source tree that was never installed
     __version__ = "0+unknown"
 
 
 def cmake_prefix() -> str:
     """The folder to put on CMAKE_PREFIX_PATH, so that `find_package(kvp)` finds libkvp."""
-    return str(Path(_C.__file__).parent)
+    return str(_Path(_C.__file__).parent)
 
 
 __all__ = [

@@ -88,6 +88,6 @@ def active_policy() -> Policy:
         raise RuntimeError(
             "no policy is given and none is active.\n"
             "Pass policy=kvp_ext.load_policy(name_or_path), or call kvp_ext.use(policy) once.\n"
-            f"Shipped policies: {shipped}; scores= evicts by scores of your own."
+            f"Shipped policies: {shipped}."
         )
     return _active

@@ -42,7 +42,10 @@ def evict_(
         pos: int32 or int64 logical positions `[T]`, `[B, T]` or `[L, B, H, T]`, or a list of
             such layers. A negative position marks padding, which is never kept. Per-head
             positions are compacted in place; shared ones stay (heads keep different entries)
-            and the survivors' are in the result.
+            and the survivors' are in the result. So per-head positions are what repeated eviction
+            wants: slots past the new length get position -1 and are padding until you write new
+            entries there. After a call with shared positions, the next call needs the survivors'
+            (`evicted.pos`, of the slots they cover) or `lengths`.
         budget: entries kept, counting sinks and recent. An int, or integers `[L]`, `[L, H]` or
             `[L, B, H]` (`mode="union"`: `[L]` or `[L, B]`; `mode="model"`: `[B]`). A row that
             holds an entry keeps at least one.

@@ -28,6 +28,11 @@ class Evicted:
     kept: Tensor | None
     changed: Tensor
 
+    def __repr__(self) -> str:
+        L, B, H, N = self.pos.shape
+        kept = "returned" if self.kept is not None else "not asked for"
+        return f"Evicted(rows={[L, B, H]}, capacity={N}, kept {kept}, device={self.pos.device})"
+
     @property
     def evicted(self) -> bool:
         """False if the call was a no-op. Waits for the device on an accelerator."""

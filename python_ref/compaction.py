@@ -63,7 +63,8 @@ def compact_(
     """Compact a cache to the selected entries.
 
     A row whose entries neither leave nor move is untouched. Elsewhere survivors are moved bit for
-    bit, slots past the new length keep their old bytes and their scores become NaN.
+    bit. Slots past the new length become padding: K and V keep their old bytes, per-head positions
+    become -1 and scores NaN.
 
     Args:
         k_cache, v_cache: [L, B, H, T, D] or L tensors [B, H, T, D], changed in place; None layers
@@ -104,6 +105,7 @@ def compact_(
                 v[b, h, :n] = v[b, h, source]
                 if per_head:
                     layer_pos[b, h, :n] = layer_pos[b, h, source]
+                    layer_pos[b, h, n:] = -1
                 if scores is not None:
                     scores[layer, b, h, :n] = scores[layer, b, h, source]
                     scores[layer, b, h, n:] = torch.nan

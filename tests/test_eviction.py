@@ -166,6 +166,24 @@ def test_only_entries_without_a_score_are_scored(backend):
     assert bool(buffer[..., 12:].isnan().all())
 
 
+def test_evicting_again_sees_no_stale_entries(backend):
+    cache = make_cache(L=2, B=1, H=2, T=40, pos="head")
+    policy, buffer = policy_for(cache), torch.full((2, 1, 2, 40), torch.nan)
+    call = {"policy": policy, "scores": buffer, "sinks": 2, "recent": 3, "backend": backend}
+    first = kvp_ext.evict_(cache.k, cache.v, cache.pos, 20, **call)
+    assert bool((cache.pos[..., 20:] == -1).all())
+    again = kvp_ext.evict_(cache.k, cache.v, cache.pos, 20, **call)
+    assert first.evicted
+    assert not again.evicted
+    assert_same(again.pos, first.pos)
+    # New entries written behind the survivors are alive again.
+    cache.pos[..., 20:25] = torch.arange(40, 45)
+    third = kvp_ext.evict_(cache.k, cache.v, cache.pos, 20, return_indices=True, **call)
+    assert third.evicted
+    assert int(third.kept.max()) == 24
+    assert third.pos[..., -3:].flatten().unique().tolist() == [42, 43, 44]
+
+
 def test_scores_without_policy_stand_and_nan_ranks_last(backend):
     cache = make_cache(L=1, B=1, H=1, T=8)
     scores = torch.tensor([torch.nan, -torch.inf, 0, torch.nan, 2, 1, -5, torch.nan])

@@ -42,6 +42,12 @@ void move_view(const kvp_view& view, int64_t bytes_per_element, int64_t channels
                channels * bytes_per_element, kept, n_kept);
 }
 
+// What stands past the new length must not look alive to the next call.
+template <typename T>
+void fill_tail(T* row, int64_t stride, int64_t begin, int64_t end, T value) {
+  for (int64_t slot = begin; slot < end; ++slot) row[slot * stride] = value;
+}
+
 }  // namespace
 
 void compact_row(const kvp_args& args, const Row& row, const int32_t* kept, int64_t n_kept) {
@@ -51,13 +57,19 @@ void compact_row(const kvp_args& args, const Row& row, const int32_t* kept, int6
   move_view(layer.v, bytes, args.head_dim_v, row, kept, n_kept);
   if (layer.pos.data != nullptr && !shares_positions(layer)) {
     move_view(layer.pos, element_bytes(args.pos_dtype), 1, row, kept, n_kept);
+    std::byte* pos = row_data(layer.pos, element_bytes(args.pos_dtype), row);
+    if (args.pos_dtype == KVP_INT64) {
+      fill_tail(reinterpret_cast<int64_t*>(pos), layer.pos.stride_slot, n_kept, layer.slots,
+                int64_t{-1});
+    } else {
+      fill_tail(reinterpret_cast<int32_t*>(pos), layer.pos.stride_slot, n_kept, layer.slots, -1);
+    }
   }
   if (layer.scores.data != nullptr) {
     move_view(layer.scores, sizeof(float), 1, row, kept, n_kept);
     auto* scores = reinterpret_cast<float*>(row_data(layer.scores, sizeof(float), row));
-    for (int64_t slot = n_kept; slot < layer.slots; ++slot) {
-      scores[slot * layer.scores.stride_slot] = std::numeric_limits<float>::quiet_NaN();
-    }
+    fill_tail(scores, layer.scores.stride_slot, n_kept, layer.slots,
+              std::numeric_limits<float>::quiet_NaN());
   }
 }
 

@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 console = Console()
 
+DEFAULT_POLICY = "smollm2-135m-instruct"
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -45,7 +47,9 @@ def backends() -> None:
 
 
 @app.command()
-def info(policy: str = typer.Argument(help="A shipped policy's name or a policy file.")) -> None:
+def info(
+    policy: str = typer.Argument(DEFAULT_POLICY, help="A shipped policy's name or a policy file."),
+) -> None:
     """Show what a policy is, what it was trained on and what it costs."""
     p = kvp_ext.load_policy(policy)
     table = Table("", "", title=p.name or policy, show_header=False)
@@ -68,7 +72,7 @@ def info(policy: str = typer.Argument(help="A shipped policy's name or a policy 
 @app.command()
 def demo(
     tokens: int = typer.Option(1500, min=256, max=6000, help="Length of the document."),
-    policy: str = typer.Option("smollm2-135m-instruct", help="A policy's name or file."),
+    policy: str = typer.Option(DEFAULT_POLICY, help="A policy's name or file."),
     seed: int = typer.Option(0, help="Chooses the document and the facts hidden in it."),
     out: Path = typer.Option(Path("demo-out"), help="Folder for the picture."),
 ) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +40,8 @@ def load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = _converted()
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, **_dtype(torch.float32))
+    with _no_progress_bar():
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, **_dtype(torch.float32))
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 
@@ -105,6 +108,21 @@ def _convert(folder: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(**source, add_bos_token=False)
     tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
     tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Loading takes seconds; a bar of its own would only break up what the caller prints."""
+    from transformers.utils import logging
+
+    bars: Any = logging
+    wanted = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if wanted:
+            bars.enable_progress_bar()
 
 
 def _dtype(dtype: object) -> dict[str, Any]:

@@ -20,8 +20,17 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
-from transformers.cache_utils import Cache
+
+try:
+    from transformers import PretrainedConfig
+    from transformers.cache_utils import Cache
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "KVPCache needs the package transformers, which is not installed.\n"
+        "Install it:\n"
+        '    pip install "kvp-ext[transformers]"',
+        name=error.name,
+    ) from error
 
 from python_ref.budgets import budget_from_ratio
 
@@ -108,8 +117,14 @@ class KVPCache(Cache):
         backend: str | None = None,
     ) -> None:
         _check_options(budget, policy, scorer, mode, headroom, when)
+        if not isinstance(config, PretrainedConfig):
+            raise TypeError(
+                f"config is {type(config).__name__}, expected a model's configuration: model.config"
+            )
         if scorer is None and not isinstance(policy, Policy):
             policy = active_policy() if policy is None else load_policy(policy)
+        if isinstance(policy, Policy):
+            _check_geometry(policy, config)
         self._config = config
         self._options: dict[str, Any] = {
             "budget": budget,
@@ -489,6 +504,23 @@ def _budget_argument(
         return budgets[0]
     per_sequence = torch.tensor(budgets, dtype=torch.int32, device=device)
     return per_sequence[None, :, None].expand(rows).contiguous()
+
+
+def _check_geometry(policy: Policy, config: PretrainedConfig) -> None:
+    """Refuses a policy made for another model before a prompt is read, not after."""
+    text = config.get_text_config()
+    query_heads = getattr(text, "num_attention_heads", None)
+    model = {
+        "layers": getattr(text, "num_hidden_layers", None),
+        "kv_heads": getattr(text, "num_key_value_heads", None) or query_heads,
+        "head_dim_k": getattr(text, "head_dim", None),
+    }
+    for name, size in model.items():
+        if size is not None and getattr(policy, name) != size:
+            raise ValueError(
+                f"policy has {name} {getattr(policy, name)}, expected {size} as in the model's "
+                "configuration"
+            )
 
 
 def _check_options(

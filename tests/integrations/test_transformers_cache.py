@@ -500,7 +500,10 @@ def test_a_forward_that_fails_leaves_the_cache_as_before(llama):
 def test_a_policy_that_does_not_fit_leaves_the_cache_as_before(llama):
     ids = random_ids(1, 40)
     good = make_policy(LLAMA)
-    wrong = kvp_ext.Policy.random(layers=LAYERS, kv_heads=5, head_dim=HEAD_DIM)
+    # The configuration does not tell the values' head dim, so this one fails at the eviction.
+    wrong = kvp_ext.Policy.random(
+        layers=LAYERS, kv_heads=good.kv_heads, head_dim=HEAD_DIM, head_dim_v=HEAD_DIM + 4
+    )
     cache = KVPCache(LLAMA, 16, policy=wrong)
     forward(llama, ids, cache)
     keys = [layer.keys.clone() for layer in cache.layers]
@@ -515,6 +518,26 @@ def test_a_policy_that_does_not_fit_leaves_the_cache_as_before(llama):
     assert_same(
         forward(llama, ids[:, :1], cache.fork(policy=good)), forward(llama, ids[:, :1], twin)
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"layers": 1}, "layers 1"),
+        ({"kv_heads": 5}, "kv_heads 5"),
+        ({"head_dim": 4}, "head_dim_k 4"),
+    ],
+)
+def test_a_policy_of_another_model_is_refused_before_the_prompt(change, words):
+    good = make_policy(LLAMA)
+    geometry = {"layers": good.layers, "kv_heads": good.kv_heads, "head_dim": good.head_dim_k}
+    with pytest.raises(ValueError, match=words):
+        KVPCache(LLAMA, 16, policy=kvp_ext.Policy.random(**(geometry | change)))
+
+
+def test_a_model_instead_of_its_configuration_is_refused(llama):
+    with pytest.raises(TypeError, match="config is LlamaForCausalLM.*model.config"):
+        KVPCache(llama, 16, policy=make_policy(LLAMA))
 
 
 # ---- scorers and queries ---------------------------------------------------------------------

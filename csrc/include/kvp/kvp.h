@@ -228,8 +228,8 @@ KVP_API kvp_status kvp_select(const kvp_args* args);
 
 /* Moves the entries listed in kept (read, with new_lengths as counts) to the front of their row:
  * K, V, scores and per-head positions in place, positions also to new_pos. With KVP_STABLE kept
- * must ascend within a row. Slots past the new length keep finite stale bytes; their scores
- * become NaN. */
+ * must ascend within a row. Slots past the new length become padding: K and V keep finite stale
+ * bytes, per-head positions become -1, scores NaN. */
 KVP_API kvp_status kvp_compact(const kvp_args* args);
 
 /* score (entries without a score only), select and compact in one call. Where all entries are kept
