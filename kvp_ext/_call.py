@@ -158,7 +158,8 @@ def prepare(
         sinks=sinks,
         recent=recent,
         capacity=_capacity(checked_budget, mode, max(slots, default=0)),
-        policy=policy,
+        # Without a layer there is nothing to score, and no geometry to compare with.
+        policy=policy if first is not None else None,
     )
 
 
@@ -170,8 +171,12 @@ def _plain(name: str, tensor: object) -> Tensor:
     """A strided tensor that may be written through its pointer."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is {type(tensor).__name__}, expected a torch.Tensor")
-    if tensor.layout != torch.strided or tensor.is_neg():
-        raise TypeError(f"{name} has layout {tensor.layout}, expected plain strided memory")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
+    if tensor.is_neg():
+        raise TypeError(f"{name} is a lazily negated view, expected {name}.resolve_neg()")
+    if tensor.is_meta:
+        raise TypeError(f"{name} is a meta tensor, expected one with memory")
     if tensor.requires_grad:
         raise ValueError(
             f"{name} requires grad, expected a tensor outside autograd; eviction works in place: "
@@ -221,6 +226,11 @@ def _check_caches(k: list[Tensor | None], v: list[Tensor | None]) -> None:
             )
         if ki is None or vi is None:
             continue
+        for name, t in (("k_cache", ki), ("v_cache", vi)):
+            if t.shape[3] == 0:
+                raise ValueError(
+                    f"{_at(name, i)} has shape {list(t.shape)}, expected a head dim of at least 1"
+                )
         if first is None:
             if ki.dtype not in CACHE_DTYPES:
                 raise TypeError(
@@ -380,8 +390,13 @@ def _count(name: str, value: object) -> int:
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+def _to_int32(count: int) -> int:
+    """Counts beyond int32 stay beyond any row, and below its floor, instead of wrapping."""
+    return max(-(2**31), min(count, 2**31 - 1))
 
 
 def _counts_tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
@@ -392,7 +407,6 @@ def _counts_tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
         raise RuntimeError(f"{name} is on {value.device}, expected the cache's device {device}")
     if value.dtype == torch.int32:
         return value
-    # Counts beyond int32 stay beyond any row, and below its floor, instead of wrapping.
     return value.clamp(-(2**31), 2**31 - 1).to(torch.int32)
 
 
@@ -402,7 +416,7 @@ def _lengths(value: object, shape: tuple[int, int, int], device: torch.device) -
         return None
     _L, B, _H = shape
     if isinstance(value, int) and not isinstance(value, bool):
-        value = torch.tensor(value, dtype=torch.int64, device=device)
+        value = torch.tensor(_to_int32(value), dtype=torch.int64, device=device)
     if not isinstance(value, Tensor):
         raise TypeError(f"lengths is {type(value).__name__}, expected an int or an integer tensor")
     counts = _counts_tensor("lengths", value, device)
@@ -424,11 +438,11 @@ def _budget(
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise ValueError(f"budget is {value}, expected a number of entries >= 0")
-        return min(value, 2**31 - 1)
+        return _to_int32(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if any(isinstance(item, bool) or not isinstance(item, int) for item in value):
             raise TypeError(f"budget is {value!r}, expected ints")
-        value = torch.tensor(list(value), dtype=torch.int64, device=device)
+        value = torch.tensor([_to_int32(v) for v in value], dtype=torch.int64, device=device)
     if not isinstance(value, Tensor):
         hint = "; a ratio is turned into entries by kvp_ext.budget_from_ratio"
         raise TypeError(

@@ -31,6 +31,9 @@ def load_policy(name_or_path: str | PathLike[str], *, device: torch.device | str
         ValueError: neither a shipped name nor a file, or a malformed file.
         FileNotFoundError: a path that does not exist.
     """
+    if not isinstance(name_or_path, str | PathLike):
+        raise TypeError(f"name_or_path is {name_or_path!r}, expected a name or a path")
+    device = torch.device(device)
     name = str(name_or_path)
     if name in policies():
         shipped = resources.files("kvp_ext") / "policies" / f"{name}.safetensors"

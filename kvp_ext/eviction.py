@@ -55,8 +55,9 @@ def evict_(
         sinks, recent: first and last valid entries of a row that are always kept. Where they
             exceed the budget, the recent window shrinks first, then the sinks.
         mode: "per_head"; "union" (all heads of a layer keep the same slots: an entry ranks by
-            its best rank in any head); "model" (`budget` is a total per sequence over all
-            layers and heads; needs scores that can be compared across heads).
+            its best rank in any head; they must have the same padding); "model" (`budget` is a
+            total per sequence over all layers and heads; needs scores that can be compared
+            across heads).
         order: "stable" keeps survivors in ascending slot order; "any" moves fewest entries.
         scores: fp32 `[L, B, H, T]` (or per layer), compacted along with the cache. Without
             `policy` they are the ranking. With `policy` only entries whose score is NaN are
@@ -119,7 +120,9 @@ def score(
         None if p is None else layer[:, :, : p.shape[2]]
         for p, layer in zip(call.pos, out.unbind(0), strict=True)
     ]
-    _backends.resolve(backend, call.device).score(call)
+    chosen = _backends.resolve(backend, call.device)
+    if call.present():
+        chosen.score(call)
     return out
 
 
@@ -142,6 +145,8 @@ def select(
     Returns:
         `Selection`: the `kept` slots of each row, ascending, and the new `lengths`.
     """
+    if scores is None:
+        raise TypeError("scores is None, expected a tensor [L, B, H, T] or a list of layers")
     call = prepare(
         k_cache=None,
         v_cache=None,
@@ -177,6 +182,11 @@ def compact_(
 
 
 def _check_selection(call: Call, selection: Selection) -> None:
+    parts = (getattr(selection, "kept", None), getattr(selection, "lengths", None))
+    if not all(isinstance(part, Tensor) for part in parts):
+        raise TypeError(
+            f"selection is {type(selection).__name__}, expected a kvp_ext.Selection of two tensors"
+        )
     rows = (call.n_layers, call.n_batch, call.n_heads)
     for name, tensor, shape in (
         ("selection.lengths", selection.lengths, rows),

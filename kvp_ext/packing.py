@@ -38,7 +38,7 @@ def pack(folded: FoldedPolicy) -> Tensor:
     names = [name for name, _, _ in _C.policy_tensors(shape)]
     tensors = [folded.tensors[name].float().cpu().contiguous() for name in names]
     block = _C.policy_block_floats(shape)
-    packed = torch.empty(folded.layers, folded.kv_heads, block, dtype=torch.float32)
+    packed = torch.empty(folded.layers, folded.kv_heads, block, dtype=torch.float32, device="cpu")
     for layer in range(folded.layers):
         for head in range(folded.kv_heads):
             pointers = [t[layer, head].data_ptr() for t in tensors]
@@ -56,7 +56,7 @@ def unpack(shape: _C.PolicyShape, packed: Tensor) -> dict[str, Tensor]:
         )
     lead = (shape.layers, shape.kv_heads)
     tensors = {
-        name: torch.empty(*lead, rows, *([cols] if cols else []), dtype=torch.float32)
+        name: torch.empty(*lead, rows, *([cols] if cols else []), dtype=torch.float32, device="cpu")
         for name, rows, cols in _C.policy_tensors(shape)
     }
     for layer in range(shape.layers):

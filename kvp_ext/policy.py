@@ -43,6 +43,8 @@ class Policy:
         name: str = "",
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
+        _check_int("sinks", sinks, 0)
+        _check_int("recent", recent, 0)
         self.folded = folded
         self.sinks = sinks
         self.recent = recent
@@ -75,17 +77,19 @@ class Policy:
             ValueError: an unknown architecture or a size below 1.
         """
         agents = {"paper": PaperAgent, "small": SmallAgent}
-        if architecture not in agents:
+        if not isinstance(architecture, str) or architecture not in agents:
             raise ValueError(f"architecture is {architecture!r}, expected 'paper' or 'small'")
+        head_dim_v = head_dim if head_dim_v is None else head_dim_v
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}, expected at least 1")
+        for name, size in (sizes | {"head_dim_v": head_dim_v}).items():
+            _check_int(name, size, 1)
+        _check_int("max_position", max_position, 0)
+        _check_int("seed", seed, 0)
         agent = agents[architecture](
             layers=layers,
             kv_heads=kv_heads,
             head_dim_k=head_dim,
-            head_dim_v=head_dim if head_dim_v is None else head_dim_v,
+            head_dim_v=head_dim_v,
             position_rows=max_position + 1,
             generator=torch.Generator().manual_seed(seed),
         )
@@ -167,6 +171,9 @@ class Policy:
             ValueError: `rank` out of range, or heads and ranks that do not divide.
         """
         H = self.kv_heads
+        for label, value in (("rank", rank), ("world", world)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{label} is {value!r}, expected an int")
         if world < 1 or (H % world and world % H):
             raise ValueError(
                 f"world is {world}, expected a divisor or a multiple of the {H} KV heads"
@@ -208,3 +215,10 @@ class Policy:
             + (f"/{self.head_dim_v}" if self.head_dim_v != self.head_dim_k else "")
             + f", hidden={self.hidden}, max_position={self.max_position}, device={self.device})"
         )
+
+
+def _check_int(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}, expected an int")
+    if not least <= value < 2**31:
+        raise ValueError(f"{name} is {value}, expected {least} <= {name} < 2**31")

@@ -30,6 +30,10 @@ def budget_from_ratio(
     name = "keep_ratio" if compression_ratio is None else "compression_ratio"
     value = keep_ratio if compression_ratio is None else compression_ratio
     assert value is not None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}: got {value!r}, expected a number from 0 to 1")
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise TypeError(f"length: got {length!r}, expected an integer")
     if not (math.isfinite(value) and 0 <= value <= 1):
         raise ValueError(f"{name}: got {value}, expected a number from 0 to 1")
     if length < 0:

@@ -112,7 +112,7 @@ def keep_union(scores: Tensor, valid: Tensor, budget: Tensor, sinks: int, recent
     """The same slots in all heads of each (layer, sequence), [L, B, H, T] bool.
 
     The priority of a slot is its best rank in any head; the ``budget`` smallest priorities are
-    kept, ties in favour of the lower slot. Validity and budget are those of head 0.
+    kept, ties in favour of the lower slot. The heads have the same padding and budget: head 0's.
     """
     valid = valid[:, :, :1].expand_as(valid)
     budget = budget[:, :, 0].clamp(min=1)

@@ -46,6 +46,14 @@ def sliding_windows(args: dict) -> None:
     args["k_cache"] = torch.randn(4000).as_strided((L, B, H, T, D), (768, 384, 192, 4, 1))
 
 
+def ragged_union_positions(args: dict) -> None:
+    args["mode"] = "union"
+    args["pos"][0, 0, 1, 7:] = -1
+
+
+RAGGED = torch.tensor([[[9, 8], [9, 9]], [[9, 9], [9, 9]]])
+
+
 def set_to(**values: object):
     def change(args: dict) -> None:
         args.update(values)
@@ -115,6 +123,14 @@ BAD = [
     (set_to(v_cache=torch.randn(L, B, 1, T, D).expand(L, B, H, T, D)), ValueError, ["v_cache"]),
     (set_to(k_cache=torch.randn(L, B, H, D, T).transpose(3, 4)), ValueError, ["k_cache", "stride"]),
     (set_to(k_cache=torch.randn(L, B, H, T, D, requires_grad=True)), ValueError, ["grad"]),
+    (set_to(budget=[2**80, -3]), ValueError, ["budget", "-3"]),
+    (set_to(lengths=2**80), ValueError, ["lengths", "24"]),
+    (set_to(mode=["union"]), ValueError, ["mode", "['union']"]),
+    (set_to(backend=["cpu"]), TypeError, ["backend", "['cpu']"]),
+    (set_to(k_cache=torch.empty(L, B, H, T, D, device="meta")), TypeError, ["k_cache", "meta"]),
+    (set_to(v_cache=torch.empty(L, B, H, T, 0)), ValueError, ["v_cache", "head dim"]),
+    (ragged_union_positions, ValueError, ["pos", "head 1", "union"]),
+    (set_to(mode="union", lengths=RAGGED), ValueError, ["lengths", "head 1", "union"]),
     (aliased_v, ValueError, ["v_cache", "k_cache"]),
     (overlapping_v, ValueError, ["v_cache", "k_cache", "overlap"]),
     (two_layers_in_one_place, ValueError, ["k_cache", "overlap"]),
@@ -132,7 +148,7 @@ def test_bad_input_is_refused_and_nothing_moves(backend, change, error, words):
         t
         for value in args.values()
         for t in (value if isinstance(value, list) else [value])
-        if isinstance(t, torch.Tensor)
+        if isinstance(t, torch.Tensor) and not t.is_meta
     ]
     before = [t.detach().clone() for t in tensors]
     with pytest.raises(error) as caught:
@@ -183,7 +199,35 @@ def test_a_selection_that_lies_is_refused(kept, lengths, words):
     assert_same(cache.k, before.k)
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.5])
+@pytest.mark.parametrize("selection", [None, (1, 2), kvp_ext.Selection(None, None)])
+def test_something_else_than_a_selection_is_refused(selection):
+    cache = make_cache(1, 1, 1, T, D)
+    with pytest.raises(TypeError, match="selection is"):
+        kvp_ext.compact_(cache.k, cache.v, cache.pos, selection)
+
+
+def test_select_needs_scores(backend):
+    with pytest.raises(TypeError, match="scores is None"):
+        kvp_ext.select(None, 5, pos=torch.arange(4), backend=backend)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"layers": True}, {"kv_heads": 2.5}, {"head_dim": "a"}, {"head_dim_v": 0}, {"seed": -1}],
+)
+def test_random_policies_refuse_bad_sizes(change):
+    (name,) = change
+    with pytest.raises((TypeError, ValueError), match=f"{name} is"):
+        policy(**change)
+
+
+@pytest.mark.parametrize("value", [5, None, b"x", True])
+def test_load_policy_needs_a_name_or_a_path(value):
+    with pytest.raises(TypeError, match="name_or_path is"):
+        kvp_ext.load_policy(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, 2**31])
 def test_thread_counts(value):
     with pytest.raises((ValueError, TypeError), match="threads"):
         kvp_ext.set_num_threads(value)

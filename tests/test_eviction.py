@@ -340,6 +340,52 @@ def test_any_thread_count_gives_the_same_bits(threads):
         assert_same(one, other)
 
 
+def test_inference_tensors_are_evicted_outside_inference_mode(backend):
+    with torch.inference_mode():
+        cache = make_cache(pos="head")
+        scores = random_scores(2, 2, 2, 24)
+    want = expected_eviction(cache, scores, 10)
+    result = kvp_ext.evict_(cache.k, cache.v, cache.pos, 10, scores=scores, backend=backend)
+    assert_evicted(cache, result, want)
+    result.pos.add_(1)  # the results are ordinary tensors
+
+
+def test_a_default_device_does_not_matter():
+    cache = make_cache()
+    policy = kvp_ext.Policy.random(layers=2, kv_heads=2, head_dim=8, seed=9)
+    want = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy)
+    fresh = kvp_ext.Policy(policy.folded)
+    with torch.device("meta"):
+        scores = kvp_ext.score(cache.k, cache.v, cache.pos, policy=fresh)
+        result = kvp_ext.evict_(cache.k, cache.v, cache.pos, 9, policy=fresh)
+    assert_same(scores, want)
+    assert result.lengths.unique().tolist() == [9]
+
+
+def test_autograd_sees_that_the_cache_was_written(backend):
+    cache = make_cache()
+    q = torch.randn(8, requires_grad=True)
+    loss = (cache.k @ q).sum()
+    kvp_ext.evict_(
+        cache.k, cache.v, cache.pos, 9, scores=random_scores(2, 2, 2, 24), backend=backend
+    )
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("mode", ["per_head", "union", "model"])
+@pytest.mark.parametrize("empty", ["L", "B", "H", "T"])
+def test_dimensions_of_size_zero(backend, empty, mode):
+    size = {"L": 2, "B": 1, "H": 3, "T": 8} | {empty: 0}
+    shape = tuple(size.values())
+    k, v = torch.zeros(*shape, 8), torch.zeros(*shape, 8)
+    result = kvp_ext.evict_(
+        k, v, torch.arange(size["T"]), 20, scores=torch.zeros(shape), mode=mode, backend=backend
+    )
+    assert not result.evicted
+    assert result.lengths.numel() == shape[0] * shape[1] * shape[2]
+
+
 def test_nan_and_inf_in_the_cache_stay_where_they_belong(backend):
     cache = make_cache(L=1, B=1, H=1, T=300, D=16)
     policy = policy_for(cache)

@@ -278,6 +278,31 @@ void check_model_total(kvp_op op, const kvp_args& args) {
   }
 }
 
+// UNION keeps the same slots in all heads, which only means something if they hold the same.
+void check_union_heads(kvp_op op, const kvp_args& args) {
+  for_each_row(op, args, [&](const Row& row) {
+    if (row.head == 0) return;
+    const Row first{row.layer, row.batch, 0};
+    if (length_at(args, row) != length_at(args, first)) {
+      invalid(
+          "lengths[layer %lld, batch %lld, head %lld] is %lld, expected %lld as in head 0 in "
+          "union mode",
+          ll{row.layer}, ll{row.batch}, ll{row.head}, ll{length_at(args, row)},
+          ll{length_at(args, first)});
+    }
+    const kvp_layer& layer = layer_at(args, row.layer);
+    if (layer.pos.data == nullptr || layer.pos.stride_head == 0) return;
+    const Positions pos = positions_of(args, row), pos_first = positions_of(args, first);
+    for (int64_t slot = 0; slot < layer.slots; ++slot) {
+      if ((pos[slot] < 0) == (pos_first[slot] < 0)) continue;
+      invalid(
+          "pos[layer %lld, batch %lld, head %lld, slot %lld] is %lld and that of head 0 is %lld, "
+          "expected the same padding in all heads in union mode",
+          ll{row.layer}, ll{row.batch}, ll{row.head}, ll{slot}, ll{pos[slot]}, ll{pos_first[slot]});
+    }
+  });
+}
+
 void check_capacity(kvp_op op, const kvp_args& args) {
   if (args.kept == nullptr && args.new_pos == nullptr) return;
   for_each_row(op, args, [&](const Row& row) {
@@ -335,6 +360,7 @@ void validate_counts(kvp_op op, const kvp_args& args) {
   if (selects(op)) {
     check_budget(op, args);
     if (args.mode == KVP_MODEL) check_model_total(op, args);
+    if (args.mode == KVP_UNION) check_union_heads(op, args);
     check_capacity(op, args);
   }
   if (reads_kept(op)) check_kept(args);

@@ -58,6 +58,8 @@ def resolve(name: str | None, device: torch.device) -> Backend:
         ValueError: `name` is not a backend.
         RuntimeError: the backend is missing or cannot work on this device; says the remedy.
     """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"backend is {name!r}, expected None or a name")
     if name is None:
         name = _DEFAULTS.get(device.type, "reference")
     if name in _MISSING:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from .. import _C
 from .._call import Call
@@ -29,14 +33,15 @@ class CpuBackend:
     def score(self, call: Call) -> None:
         """See `Backend`."""
         args = native.build(call)
-        native.attach_workspace(args, _C.OP_SCORE)
+        _workspace = native.attach_workspace(args, _C.OP_SCORE)
         _C.score(args)
+        _count_as_written(call.scores or [])
 
     def select(self, call: Call) -> Selection:
         """See `Backend`."""
         args, results = native.build(call), native.Results.for_select(call)
         results.attach(args)
-        native.attach_workspace(args, _C.OP_SELECT)
+        _workspace = native.attach_workspace(args, _C.OP_SELECT)
         _C.select(args)
         assert results.kept is not None
         return Selection(kept=results.kept, lengths=results.lengths)
@@ -45,14 +50,29 @@ class CpuBackend:
         """See `Backend`."""
         args, results = native.build(call), native.Results.for_compact(call, selection)
         results.attach(args)
-        native.attach_workspace(args, _C.OP_COMPACT)
+        _workspace = native.attach_workspace(args, _C.OP_COMPACT)
         _C.compact(args)
-        return results.evicted(return_indices)
+        return _written(call, results.evicted(return_indices))
 
     def evict(self, call: Call, return_indices: bool) -> Evicted:
         """See `Backend`."""
         args, results = native.build(call), native.Results.for_evict(call, return_indices)
         results.attach(args)
-        native.attach_workspace(args, _C.OP_EVICT)
+        _workspace = native.attach_workspace(args, _C.OP_EVICT)
         _C.evict(args)
-        return results.evicted(return_indices)
+        return _written(call, results.evicted(return_indices))
+
+
+def _written(call: Call, evicted: Evicted) -> Evicted:
+    if evicted.evicted:
+        _count_as_written([*call.k, *call.v, *(call.scores or [])])
+        if call.pos_per_head:
+            _count_as_written(call.pos)
+    return evicted
+
+
+def _count_as_written(tensors: Iterable[Tensor | None]) -> None:
+    """Tells autograd, which cannot see writes through pointers, that saved tensors are stale."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_inference():
+            increment_version(tensor)

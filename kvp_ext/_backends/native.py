@@ -138,13 +138,17 @@ def _slots(call: Call, dtype: torch.dtype) -> Tensor:
 _scratch = threading.local()
 
 
-def attach_workspace(args: _C.Args, op: int) -> None:
-    """Gives the operation this thread's workspace, which grows and is kept between calls."""
+def attach_workspace(args: _C.Args, op: int) -> Tensor:
+    """Gives the operation this thread's workspace, which grows and is kept between calls.
+
+    Hold on to the result during the operation: a thread that ends takes its workspace along.
+    """
     size = _C.workspace_bytes(op, args)
     buffer: Tensor | None = getattr(_scratch, "buffer", None)
     if buffer is None or buffer.numel() < size:
-        buffer = _scratch.buffer = torch.empty(size, dtype=torch.uint8)
+        buffer = _scratch.buffer = torch.empty(size, dtype=torch.uint8, device="cpu")
     args.workspace, args.workspace_bytes = buffer.data_ptr(), buffer.numel()
+    return buffer
 
 
 def workspace_held() -> int:

@@ -24,10 +24,9 @@ class ReferenceBackend:
         """See `Backend`."""
         _check(call, _C.OP_SCORE)
         assert call.scores is not None
-        for buffer in call.scores:
-            if buffer is not None:
-                buffer.fill_(torch.nan)
-        _write(call, _score(call))
+        # Inference mode may write tensors of either kind, so no write fails half-way.
+        with torch.inference_mode():
+            _write(call, _score(call))
 
     def select(self, call: Call) -> Selection:
         """See `Backend`."""
@@ -37,20 +36,34 @@ class ReferenceBackend:
     def compact(self, call: Call, selection: Selection, return_indices: bool) -> Evicted:
         """See `Backend`."""
         _check(call, _C.OP_COMPACT, native.Results.for_compact(call, selection))
-        return _compact(call, selection, return_indices)
+        with torch.inference_mode():
+            done = _compact(call, selection, return_indices)
+        return _outside_inference(done)
 
     def evict(self, call: Call, return_indices: bool) -> Evicted:
         """See `Backend`."""
         _check(call, _C.OP_EVICT, native.Results.for_evict(call, return_indices))
-        if call.policy is None:
-            scores = _stacked_scores(call)
-        else:
-            scores = _score(call)
-            if call.scores is not None:
-                known = _stacked_scores(call)
-                scores = torch.where(known.isnan(), scores, known)
-                _write(call, scores)
-        return _compact(call, _select(call, scores), return_indices)
+        with torch.inference_mode():
+            if call.policy is None:
+                scores = _stacked_scores(call)
+            else:
+                scores = _score(call)
+                if call.scores is not None:
+                    known = _stacked_scores(call)
+                    scores = torch.where(known.isnan(), scores, known)
+                    _write(call, scores)
+            done = _compact(call, _select(call, scores), return_indices)
+        return _outside_inference(done)
+
+
+def _outside_inference(done: Evicted) -> Evicted:
+    """Results that the caller may write, wherever it is."""
+    return Evicted(
+        lengths=done.lengths.clone(),
+        pos=done.pos.clone(),
+        kept=None if done.kept is None else done.kept.clone(),
+        changed=done.changed.clone(),
+    )
 
 
 def _check(call: Call, op: int, results: native.Results | None = None) -> None:
@@ -105,6 +118,12 @@ def _write(call: Call, scores: Tensor) -> None:
 
 
 def _select(call: Call, scores: Tensor) -> Selection:
+    rows = scores.shape[:3]
+    if rows.numel() == 0:
+        return Selection(
+            kept=torch.empty(*rows, call.capacity, dtype=torch.int32, device=call.device),
+            lengths=torch.empty(rows, dtype=torch.int32, device=call.device),
+        )
     budget = call.budget
     if isinstance(budget, Tensor) and call.mode == "model":
         budget = budget[0, :, 0]

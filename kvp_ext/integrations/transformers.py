@@ -247,7 +247,7 @@ class KVPCache(Cache):
             keys,
             values,
             pos[0, :, 0] if len(pos) == 1 else self._per_layer(pos),
-            _budget_argument(budgets, (len(self.layers), *rows[1:]), pos.device),
+            _budget_argument(budgets, len(self.layers), rows[2], options["mode"], pos.device),
             policy=options["policy"],
             sinks=options["sinks"],
             recent=options["recent"],
@@ -498,12 +498,13 @@ class KVPCache(Cache):
 
 
 def _budget_argument(
-    budgets: list[int], rows: tuple[int, ...], device: torch.device
+    budgets: list[int], layers: int, heads: int, mode: str, device: torch.device
 ) -> int | Tensor:
+    """One budget per sequence in the form that `evict_` takes for the mode."""
     if len(set(budgets)) == 1:
         return budgets[0]
-    per_sequence = torch.tensor(budgets, dtype=torch.int32, device=device)
-    return per_sequence[None, :, None].expand(rows).contiguous()
+    per_layer = torch.tensor(budgets, dtype=torch.int32, device=device).expand(layers, -1)
+    return per_layer if mode == "union" else per_layer[..., None].expand(-1, -1, heads)
 
 
 def _check_geometry(policy: Policy, config: PretrainedConfig) -> None:

@@ -49,6 +49,16 @@ def new_cache(budget=12, **options):
     return KVPCache(LLAMA, budget, policy=make_policy(LLAMA), recent=3, **options)
 
 
+def test_a_ratio_of_unequal_lengths_in_union_mode(llama):
+    ids, mask = left_padded(sequences(30, 18))
+    cache = new_cache(0.5, mode="union", sinks=1)
+    with torch.no_grad(), cache.attach(llama):
+        llama(ids, attention_mask=mask, **{CACHE: cache})
+    cache.evict()
+    assert cache.lengths.amin((0, 2)).tolist() == cache.lengths.amax((0, 2)).tolist() == [15, 9]
+    assert_same(cache.positions, cache.positions[:, :, :1].expand_as(cache.positions).clone())
+
+
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("budget", [12, 0.5, 100])
 def test_left_padding_changes_nothing(llama, attention, budget):

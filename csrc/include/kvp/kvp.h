@@ -222,8 +222,8 @@ KVP_API kvp_status kvp_score(const kvp_args* args);
  * Uses pos (optional: without it slots [0, lengths) are valid), scores, lengths, budget, mode,
  * order, sinks, recent. Of two entries the one with the higher score is kept, then the one in the
  * lower slot (in MODEL mode: of the lower layer, head, slot); NaN ranks below -inf; +0 equals -0.
- * UNION ranks an entry by its best rank in any head and takes validity from head 0. A row that
- * holds an entry keeps at least one. */
+ * UNION ranks an entry by its best rank in any head; the heads must have the same padding. A row
+ * that holds an entry keeps at least one. */
 KVP_API kvp_status kvp_select(const kvp_args* args);
 
 /* Moves the entries listed in kept (read, with new_lengths as counts) to the front of their row:
