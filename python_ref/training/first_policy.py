@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     provenance = {
         "model": f"SmolLM2-135M-Instruct ({smollm2.PACKAGE}, sha256 {smollm2.GGUF_SHA256})",
-        "command": "python -m python_ref.training.first_policy",
+        "command": "make policy",
         "documents": {"needle": NEEDLES, "plain": PLAIN, "seed": DOCUMENT_SEED},
         "templates": len(templates("train")),
         "tokens": sum(len(document.context) for document in documents),
