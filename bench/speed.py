@@ -104,12 +104,34 @@ def main(tokens: int = 4096, rounds: int = 15, keep: float = 0.25, out: Path | N
         for title, runs in (("whole eviction", whole), ("select and compact alone", tail)):
             times = interleaved(runs, work.restore, rounds)
             report[title] = summarise(console, title, times)
+        report["steps"] = summarise(
+            console, "small calls", interleaved(small_calls(work, policy), lambda: None, rounds)
+        )
     extra = peak_extra_bytes(work, policy, budget)
     share = extra / (2 * work.k.numel() * work.k.element_size())
     report["peak extra memory"] = {"bytes": extra, "share_of_cache": share}
     console.print(f"peak extra memory of evict_: {extra / 1e6:.2f} MB, {share:.2%} of the cache")
     if out is not None:
         out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def small_calls(work: Workload, policy: kvp_ext.Policy) -> dict[str, Callable[[], object]]:
+    """A call that finds nothing to evict, and one decode step of a cache kept at its budget."""
+    T = 1024
+    k, v = work.k[..., :T, :].clone(), work.v[..., :T, :].clone()
+    pos = torch.arange(T).expand(k.shape[:4]).clone()
+    scores = kvp_ext.score(k, v, pos, policy=policy)
+
+    def decode_step() -> None:
+        pos[..., T - 1] += 1  # a new token in the slot that the last step freed
+        scores[..., T - 1] = torch.nan
+        kvp_ext.evict_(k, v, pos, T - 1, policy=policy, scores=scores)
+        pos[..., T - 1] = pos[..., T - 2]
+
+    return {
+        f"budget = length = {T}": lambda: kvp_ext.evict_(k, v, pos, T, policy=policy),
+        f"one token appended, {T - 1} kept": decode_step,
+    }
 
 
 def summarise(console: Console, title: str, times: dict[str, list[float]]) -> dict[str, object]:
