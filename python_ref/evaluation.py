@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from python_ref.agents import Agent
+from python_ref.data.documents import Branch, Document
+from python_ref.decoder import continue_from, prefill
 from python_ref.methods import methods
 from python_ref.selection import select
-from python_ref.training.decoder import continue_from, prefill
-from python_ref.training.documents import Branch, Document
 from python_ref.training.traces import branch_utility
 from python_ref.utility import cost_of_scores, optimal_cost
 

@@ -103,7 +103,7 @@ def run(console: Console, *, tokens: int, policy_name: str, seed: int, out: Path
 
 def write_page(tokenizer: Any, tokens: int, seed: int) -> Page:
     """A dialogue of about `tokens` tokens with facts in it, all from the test split."""
-    from python_ref.training import documents, facts, sources
+    from python_ref.data import documents, facts, sources
 
     rng = random.Random(seed)
     texts = {"dialogue": sources.dialogues()}

@@ -20,10 +20,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from python_ref.artifacts import cache_dir
-from python_ref.training.documents import training_documents
-from python_ref.training.facts import templates
+from python_ref.data.documents import training_documents
+from python_ref.data.facts import templates
+from python_ref.data.sources import Text, dialogues, essays, novels
 from python_ref.training.results import evaluation_documents, progress, table
-from python_ref.training.sources import Text, dialogues, essays, novels
 from python_ref.training.traces import Trace, collect
 from python_ref.training.train import Recipe, train
 

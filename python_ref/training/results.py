@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from tqdm import tqdm
 
 from python_ref.agents import Agent
+from python_ref.data.documents import Document, haystack, needle_document, plain_document
+from python_ref.data.facts import Template, templates
+from python_ref.data.sources import Text, passage
 from python_ref.evaluation import (
     by_agent,
     by_method,
@@ -20,9 +23,6 @@ from python_ref.evaluation import (
     prefill_document,
     wilson_interval,
 )
-from python_ref.training.documents import Document, haystack, needle_document, plain_document
-from python_ref.training.facts import Template, templates
-from python_ref.training.sources import Text, passage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

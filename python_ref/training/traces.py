@@ -23,8 +23,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from python_ref.training.decoder import continue_from, prefill
-from python_ref.training.documents import Branch, Document
+from python_ref.data.documents import Branch, Document
+from python_ref.decoder import continue_from, prefill
 from python_ref.utility import utility
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from python_ref import evaluation  # noqa: E402
-from python_ref.training.decoder import continue_from, prefill  # noqa: E402
-from python_ref.training.documents import Branch, Document  # noqa: E402
+from python_ref.data.documents import Branch, Document  # noqa: E402
+from python_ref.decoder import continue_from, prefill  # noqa: E402
 from python_ref.training.traces import Trace, branch_utility, collect, trace  # noqa: E402
 
 CONTEXT = tuple(range(3, 33))

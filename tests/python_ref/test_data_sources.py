@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from python_ref.training import sources
-from python_ref.training.sources import Text, passage, split_of, unwrap, user_texts
+from python_ref.data import sources
+from python_ref.data.sources import Text, passage, split_of, unwrap, user_texts
 
 
 def test_a_text_stays_in_its_split():

@@ -3,14 +3,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from python_ref.training.documents import (
+from python_ref.data.documents import (
     haystack,
     needle_document,
     plain_document,
     training_documents,
 )
-from python_ref.training.facts import TEMPLATES, VOCABULARY, instantiate, templates
-from python_ref.training.sources import Text
+from python_ref.data.facts import TEMPLATES, VOCABULARY, instantiate, templates
+from python_ref.data.sources import Text
 
 
 class CharacterTokenizer:

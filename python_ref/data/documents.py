@@ -11,11 +11,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from python_ref.training.facts import Template, instantiate
-from python_ref.training.sources import Text, passage
+from python_ref.data.facts import Template, instantiate
+from python_ref.data.sources import Text, passage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,20 +23,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Branch:
-    """Tokens that follow the context; the last `answer` of them are what a model should say."""
+    """Tokens that follow the context; the last `answer` of them are what a model should say.
+
+    Attributes:
+        ids: a question and its answer, or a continuation (then `answer == len(ids)`).
+        answer: how many tokens of `ids` are the answer.
+        weight: of this future in a context's utility, relative to the other branches.
+        references: texts that a metric compares a generated answer with; empty: the answer itself.
+    """
 
     ids: tuple[int, ...]
     answer: int
+    weight: float = 1.0
+    references: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> tuple[int, ...]:
+        """The tokens between the context and the answer."""
+        return self.ids[: len(self.ids) - self.answer]
 
 
 @dataclass(frozen=True)
 class Document:
-    """`marked` are the token ranges [start, stop) of the context that hold the facts."""
+    """A context and the branches that may follow it.
+
+    Attributes:
+        kind: the task or the source of the text, such as "ruler/niah_single_1" or "dialogue".
+        context: the tokens that will be evicted from.
+        branches: at least one.
+        marked: token ranges [start, stop) of the context that hold what is asked for.
+        metric: a name of `python_ref.evaluation.metrics` that suits the answers.
+    """
 
     kind: str
     context: tuple[int, ...]
     branches: tuple[Branch, ...]
-    marked: tuple[tuple[int, int], ...] = field(default=())
+    marked: tuple[tuple[int, int], ...] = ()
+    metric: str = "exact_match"
 
 
 # The first is the haystack of RULER's single-needle task.
@@ -130,7 +153,7 @@ def plain_document(
     if len(ids) < context + continuation:
         raise ValueError(f"text: {len(ids)} tokens, expected {context + continuation}")
     branch = Branch(tuple(ids[context : context + continuation]), continuation)
-    return Document(kind, tuple(ids[:context]), (branch,))
+    return Document(kind, tuple(ids[:context]), (branch,), metric="perplexity")
 
 
 def training_documents(

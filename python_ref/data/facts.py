@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from python_ref.training.sources import split_of
+from python_ref.data.sources import split_of
 
 
 @dataclass(frozen=True)
