@@ -1,4 +1,3 @@
-import json
 import random
 import struct
 import sys
@@ -7,7 +6,7 @@ import zlib
 import pytest
 
 from python_ref.data import sources
-from python_ref.data.sources import Text, passage, split_of, unwrap, user_texts
+from python_ref.data.sources import Text, passage, split_at, split_of, unwrap
 
 
 def test_a_text_stays_in_its_split():
@@ -31,37 +30,24 @@ def test_a_passage_is_consecutive_texts():
     parts = found.split("\n\n")
     first = int(parts[0][0])
     assert parts == [str((first + i) % 5) * 10 for i in range(3)]
-    with pytest.raises(ValueError, match=r"60 characters in 5 texts, expected 100"):
-        passage(texts, 100, random.Random(0))
+    # What is too short repeats.
+    assert passage(texts, 100, random.Random(0)).split("\n\n") == [
+        str((first + i) % 5) * 10 for i in range(9)
+    ]
+    for nothing in ([], [Text("s", "0", " \n")]):
+        with pytest.raises(ValueError, match=rf"white space in {len(nothing)} texts"):
+            passage(nothing, 100, random.Random(0))
+
+
+def test_any_five_items_of_a_file_are_three_for_training():
+    for start in range(7):
+        splits = [split_at(i) for i in range(start, start + 5)]
+        assert sorted(splits) == ["dev", "test", "train", "train", "train"]
+    assert split_at(0) == "train"
 
 
 def test_unwrap_joins_lines_and_keeps_paragraphs():
     assert unwrap("  a\n  b\n\n\n c \n") == "a b\n\nc"
-
-
-def test_user_jsonl_holds_texts_and_chats(tmp_path):
-    path = tmp_path / "mine.jsonl"
-    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "bot", "content": "Yes?"}]}
-    path.write_text(json.dumps({"text": "One."}) + "\n\n" + json.dumps(chat) + "\n")
-    assert user_texts(path) == [
-        Text("mine", "1", "One."),
-        Text("mine", "3", "user: Hi\nbot: Yes?"),
-    ]
-
-
-@pytest.mark.parametrize("line", ["{", "3", '{"body": "x"}', '{"text": 3}', '{"messages": [1]}'])
-def test_a_malformed_line_is_named(tmp_path, line):
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"text": "fine"}\n' + line + "\n")
-    with pytest.raises(ValueError, match=r"mine\.jsonl, line 2: expected a JSON object"):
-        user_texts(path)
-
-
-@pytest.mark.parametrize("name", ["mine.jsonl", "mine.txt"])
-def test_an_empty_corpus_is_refused(tmp_path, name):
-    (tmp_path / name).write_text("\n")
-    with pytest.raises(ValueError, match="no text in the file"):
-        user_texts(tmp_path / name)
 
 
 def _r_object(strings, version):
