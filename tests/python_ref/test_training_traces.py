@@ -1,165 +1,316 @@
+import dataclasses
+import math
+
 import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
 
-from python_ref import evaluation  # noqa: E402
+from families import FAMILIES, eager, make, random_ids  # noqa: E402
+
 from python_ref.data.documents import Branch, Document  # noqa: E402
-from python_ref.decoder import continue_from, prefill  # noqa: E402
-from python_ref.training.traces import Trace, branch_utility, collect, trace  # noqa: E402
-
-CONTEXT = tuple(range(3, 33))
-BRANCHES = (Branch((5, 9, 2, 7, 1), 2), Branch((8, 4, 30), 1))
-DOCUMENT = Document("test", CONTEXT, BRANCHES, ((4, 7), (20, 21)))
-
-
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+from python_ref.decoder import generate, prefill  # noqa: E402
+from python_ref.training.traces import (  # noqa: E402
+    TraceOptions,
+    branch_utility,
+    document_digest,
+    is_running_text,
+    split_points,
+    trace,
+)
+from python_ref.utility import utility  # noqa: E402
 
 
-def eager(model, ids):
-    """Logits and attentions [L, Hq, T, T] of one sequence, without any cache."""
-    before = model.config._attn_implementation
-    model.config._attn_implementation = "eager"
-    with torch.no_grad():
-        output = model(torch.tensor([ids]), output_attentions=True)
-    model.config._attn_implementation = before
-    return output.logits[0], torch.stack([layer[0] for layer in output.attentions])
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tiny models spend their time on waking threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
-def test_utility_is_the_attention_of_the_branches(model):
-    k, v = prefill(model, CONTEXT)
-    n = len(CONTEXT)
-    expected = torch.zeros(2, 2, n)
-    for branch in BRANCHES:
-        _, attention = eager(model, CONTEXT + branch.ids)
-        group = attention.unflatten(1, (2, 3)).amax(dim=2)[..., n:, :n]
-        expected += group.mean(dim=-2) / len(BRANCHES)
-    torch.testing.assert_close(branch_utility(model, k, v, BRANCHES), expected)
+CONTEXT = tuple(random_ids(30, 7))
+BRANCHES = (Branch((5, 9, 2, 7, 1), 2), Branch((8, 4, 30), 1, weight=3.0))
+QUESTIONS = Document("test", CONTEXT, BRANCHES, ((4, 7), (20, 21)))
 
 
-def test_branches_continue_the_context(model):
-    k, v = prefill(model, CONTEXT)
-    assert k.shape == v.shape == (2, 2, 30, 8)
-    kept = k.clone()
-    logits = continue_from(model, k, v, len(CONTEXT), [branch.ids for branch in BRANCHES])
-    for row, branch in zip(logits, BRANCHES, strict=True):
-        expected, _ = eager(model, CONTEXT + branch.ids)
-        torch.testing.assert_close(
-            row[: len(branch.ids)], expected[len(CONTEXT) :], atol=1e-4, rtol=1e-4
-        )
-    assert torch.equal(k, kept)
+def text(context, continuation, seed=0):
+    ids = tuple(random_ids(context + continuation, seed))
+    branch = Branch(ids[context:], continuation)
+    return Document("essay", ids[:context], (branch,), metric="perplexity")
 
 
-def test_observing_leaves_the_model_as_it_was(model):
-    before = model.config._attn_implementation
-    seen = []
-    plain = prefill(model, CONTEXT)
-    observed = prefill(model, CONTEXT, observer=lambda layer, q, k: seen.append((layer, q.shape)))
-    assert seen == [(0, (1, 6, 30, 8)), (1, (1, 6, 30, 8))]
-    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
-    assert model.config._attn_implementation == before
-    with pytest.raises(ZeroDivisionError):
-        prefill(model, CONTEXT, observer=lambda layer, q, k: 1 / 0)
-    assert model.config._attn_implementation == before
+def group_attention(model, ids):
+    """A [L, H, T, T] as the model itself gives it."""
+    _, attention = eager(model, ids)
+    return attention.unflatten(1, (model.config.num_key_value_heads, -1)).amax(dim=2)
 
 
-def test_a_trace_survives_its_file(model, tmp_path):
-    made = trace(model, DOCUMENT)
-    made.save(tmp_path / "a.safetensors")
-    loaded = Trace.load(tmp_path / "a.safetensors")
-    assert loaded.kind == "test"
-    assert loaded.k.dtype == torch.float16
-    for name in ("k", "v", "utility", "marked"):
-        assert torch.equal(getattr(loaded, name), getattr(made, name))
+def expected_utility(model, document):
+    n = len(document.context)
+    result = 0.0
+    for branch in document.branches:
+        received = group_attention(model, document.context + branch.ids)[..., n:, :n].mean(dim=-2)
+        result = result + branch.weight * received
+    return result / sum(branch.weight for branch in document.branches)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_utility_of_questions_is_the_models_own_attention(family):
+    model = make(family)
+    made = trace(model, QUESTIONS)
+    expected = expected_utility(model, QUESTIONS)
+    assert made.splits == (30,)
+    torch.testing.assert_close(made.utilities, (expected,), atol=1e-5, rtol=0)
+    torch.testing.assert_close(made.utility, expected, atol=1e-5, rtol=0)
+    k, v = prefill(model, CONTEXT, watcher=lambda call: None)
+    assert torch.equal(made.k, k.half())
+    assert torch.equal(made.v, v.half())
     assert made.marked.nonzero().squeeze(1).tolist() == [4, 5, 6, 20]
 
 
-def test_collecting_goes_on_where_it_stopped(model, tmp_path):
-    (first,) = collect(model, [DOCUMENT], tmp_path)
-    stamp = first.stat().st_mtime_ns
-    paths = collect(model, [Document("more", CONTEXT[:9], BRANCHES), DOCUMENT], tmp_path)
-    assert [Trace.load(path).kind for path in paths] == ["more", "test"]
-    assert paths[1] == first
-    assert first.stat().st_mtime_ns == stamp
+@pytest.mark.parametrize("family", FAMILIES)
+def test_utility_at_every_split_is_the_models_own_attention(family):
+    model = make(family)
+    document = text(190, 40)
+    made = trace(model, document, horizon=25, splits=5)
+    assert len(made.splits) > 3
+    assert made.splits[-1] == 190
+    attention = group_attention(model, document.context + document.branches[0].ids)
+    for split, measured in zip(made.splits, made.utilities, strict=True):
+        expected = attention[:, :, split : split + 25, :split].mean(dim=2)
+        torch.testing.assert_close(measured, expected, atol=1e-5, rtol=0)
+    k, _ = prefill(model, document.context)
+    torch.testing.assert_close(made.k, k.half(), atol=2e-3, rtol=2e-3)
 
 
-def test_eviction_changes_what_follows_as_masking_would(model):
-    item = evaluation.prefill_document(model, DOCUMENT)
-    assert item.q.shape == (2, 6, 30, 8)
-    everything = evaluation.evict(item.k, item.v, item.utility, 30)
-    assert torch.equal(everything[0], item.k)
-
-    # With one head per layer left alone, a mask over the prompt cannot express this eviction, so
-    # the same slots are dropped in every head, which it can.
-    scores = torch.zeros(2, 2, 30)
-    scores[..., 10:15] = 1
-    k, v = evaluation.evict(item.k, item.v, scores, 11, sinks=2, recent=4)
-    slots = [0, 1, *range(10, 15), 26, 27, 28, 29]
-    assert torch.equal(k, item.k[:, :, slots])
-    logits = continue_from(model, k, v, 30, [BRANCHES[0].ids])
-    mask = torch.full((1, 1, 5, 35), -torch.inf)
-    mask[..., slots] = 0
-    mask[..., 30:] = torch.full((5, 5), -torch.inf).triu(1)
-    full = transformers.DynamicCache()
-    for layer in range(2):
-        full.update(item.k[layer][None], item.v[layer][None], layer)
-    name = "cache" if "cache" in model.forward.__code__.co_varnames else "past_key_values"
-    with torch.no_grad():
-        expected = model(
-            torch.tensor([BRANCHES[0].ids]),
-            attention_mask=mask,
-            position_ids=torch.arange(30, 35)[None],
-            **{name: full},
-        ).logits
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+def test_the_future_ends_with_the_text():
+    model = make("llama")
+    document = text(150, 10)
+    made = trace(model, document, horizon=25)
+    attention = group_attention(model, document.context + document.branches[0].ids)
+    expected = attention[:, :, 150:160, :150].mean(dim=2)
+    torch.testing.assert_close(made.utility, expected, atol=1e-5, rtol=0)
 
 
-def test_answers_are_what_greedy_decoding_would_say(model):
-    item = evaluation.prefill_document(model, DOCUMENT)
-    question = (5, 9, 2)
-    ids = list(question)
-    for _ in range(3):
-        logits, _ = eager(model, CONTEXT + tuple(ids))
-        ids.append(int(logits[-1].argmax()))
-    wrong = [*ids[:-1], (ids[-1] + 1) % 64]
-    right, other = evaluation.answers(
-        model, item.k, item.v, 30, [Branch(tuple(ids), 3), Branch(tuple(wrong), 3)]
+def test_it_is_the_utility_of_the_definition_as_a_mean():
+    model = make("qwen2")
+    document = text(60, 20)
+    ids = document.context + document.branches[0].ids
+    calls = []
+    k, _ = prefill(model, ids, watcher=calls.append)
+    q = torch.stack([call.query[0, :, 60:] for call in calls])
+    torch.testing.assert_close(trace(model, document).utility, utility(q, k) / 20)
+
+
+def test_many_branches_are_the_mean_of_their_batches():
+    model = make("qwen3")
+    branches = [Branch(tuple(random_ids(2 + i, i)), 1, weight=1.0 + (i % 3)) for i in range(11)]
+    k, v = prefill(model, CONTEXT)
+    expected = expected_utility(model, Document("x", CONTEXT, tuple(branches)))
+    torch.testing.assert_close(branch_utility(model, k, v, branches), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models(dtype):
+    """Keys are kept as the model has them, and weights are not rounded to its dtype."""
+    model, document = make("llama", dtype), text(150, 40)
+    made = trace(model, document)
+    assert made.k.dtype == made.v.dtype == dtype
+    assert made.utility.dtype == torch.float32
+    calls = []
+    k, _ = prefill(model, document.context + document.branches[0].ids, watcher=calls.append)
+    q = torch.stack([call.query[0, :, 150:] for call in calls])
+    expected = utility(q.double(), k.double()) / 40
+    torch.testing.assert_close(made.utility.double(), expected, atol=1e-6, rtol=1e-5)
+    assert torch.equal(made.k, k[:, :, :150])
+
+
+def test_split_points():
+    document = text(1000, 300)
+    options = TraceOptions()
+    points = split_points(document, options)
+    assert len(points) == 7
+    assert sorted(set(points)) == list(points)
+    assert points[0] >= 128
+    assert points[-1] == 1000
+    assert split_points(document, options) == points
+    assert split_points(document, dataclasses.replace(options, seed=1)) != points
+    assert split_points(text(1000, 300, seed=1), options) != points
+    assert split_points(text(100, 300), options) == (100,)
+    assert split_points(QUESTIONS, options) == (30,)
+    assert split_points(document, dataclasses.replace(options, splits=0)) == (1000,)
+    # Log-uniform: half of the points lie below the geometric mean of 128 and 2048.
+    many = split_points(text(2048, 10), TraceOptions(splits=4000))
+    drawn = [point for point in range(128, 2048) if point in many]
+    below = sum(1 / point for point in range(128, 512)) / sum(1 / p for p in range(128, 2048))
+    assert below == pytest.approx(0.5, abs=0.01)
+    assert sum(point < 512 for point in drawn) > 300
+    seen = [p for i in range(300) for p in split_points(text(2048, 1, seed=i), options)[:-1]]
+    assert sum(p < 512 for p in seen) / len(seen) == pytest.approx(0.5, abs=0.04)
+
+
+def test_running_text_is_told_from_questions():
+    assert is_running_text(text(20, 10))
+    assert not is_running_text(QUESTIONS)
+    one_question = dataclasses.replace(QUESTIONS, branches=QUESTIONS.branches[:1])
+    assert not is_running_text(one_question)
+    two = text(20, 10)
+    assert not is_running_text(dataclasses.replace(two, branches=two.branches * 2))
+
+
+def test_a_digest_is_of_all_content():
+    digests = {
+        document_digest(document)
+        for document in (
+            QUESTIONS,
+            dataclasses.replace(QUESTIONS, kind="other"),
+            dataclasses.replace(QUESTIONS, context=CONTEXT[:-1]),
+            dataclasses.replace(QUESTIONS, branches=BRANCHES[:1]),
+            dataclasses.replace(QUESTIONS, marked=((4, 7),)),
+            dataclasses.replace(QUESTIONS, metric="string_match"),
+            dataclasses.replace(QUESTIONS, branches=(BRANCHES[0], Branch((8, 4, 30), 1))),
+        )
+    }
+    assert len(digests) == 7
+    # Traces on disk are found by it.
+    known = Document("a", (1, 2), (Branch((3,), 1, 0.5, ("b",)),), ((0, 1),), "rouge_l")
+    assert document_digest(known) == "b170ddf506e00ff0d910775b"
+
+
+def test_one_forward_per_running_text_and_one_prefill_per_context():
+    model = make("llama")
+    lengths = []
+    hook = model.model.layers[0].register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(
+            tuple((kwargs.get("hidden_states", *args[:1])).shape[:2])
+        ),
+        with_kwargs=True,
     )
-    assert (right.correct, other.correct) == (True, False)
-    logits, _ = eager(model, CONTEXT + tuple(ids))
-    expected = torch.nn.functional.cross_entropy(logits[-4:-1], torch.tensor(ids[-3:]))
-    assert right.nll == pytest.approx(expected.item(), rel=1e-3)
-    assert right.tokens == 3
+    trace(model, text(150, 40))
+    assert lengths == [(1, 190)]
+    lengths.clear()
+    trace(model, QUESTIONS)
+    assert lengths == [(1, 30), (2, 5)]
+    hook.remove()
 
 
-def test_evaluation_compares_all_methods_on_one_prefill(model):
-    item = evaluation.prefill_document(model, DOCUMENT)
-    scorers = {name: evaluation.by_method(name) for name in ("oracle", "streaming_llm", "snapkv")}
-    results = evaluation.evaluate(model, [item], scorers, [1.0, 0.5], sinks=1, recent=2)
-    full = results["full", 1.0]
-    assert len(results) == 7
-    for name in scorers:
-        assert [a.nll for a in results[name, 1.0]] == pytest.approx([a.nll for a in full])
-        assert [a.nll for a in results[name, 0.5]] != pytest.approx([a.nll for a in full])
-    assert evaluation.cost_ratio(scorers["oracle"], [item]) == pytest.approx(1.0)
-    assert evaluation.cost_ratio(scorers["streaming_llm"], [item]) > 1.0
+def test_attention_is_never_a_square_matrix(monkeypatch):
+    """The largest block of logits is the limit, not the length squared."""
+    monkeypatch.setattr("python_ref.attention_call.BLOCK_ELEMENTS", 6 * 230 * 16)
+    largest = []
+    softmax = torch.Tensor.softmax
+
+    def watched(x, dim, **kwargs):
+        largest.append(x.numel())
+        return softmax(x, dim=dim, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "softmax", watched)
+    trace(make("llama"), text(190, 40), TraceOptions(horizon=25))
+    assert largest
+    assert max(largest) <= 6 * 230 * 16
+    assert 10 * max(largest) < 6 * 230 * 230
 
 
-def test_summaries():
-    answers = [evaluation.Answer(True, 1.0, 1), evaluation.Answer(False, 2.0, 3)]
-    assert evaluation.exact_match(answers) == 0.5
-    assert evaluation.perplexity(answers) == pytest.approx(torch.tensor(7 / 4).exp().item())
-    # Newcombe (1998), table I: 81 of 263.
-    assert evaluation.wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+def test_generated_answers_are_further_branches():
+    model = make("llama")
+    k, v = prefill(model, CONTEXT)
+    said = generate(model, k, v, 30, [branch.question for branch in BRANCHES], 4)
+    more = [
+        Branch((*branch.question, *answer), 4, branch.weight)
+        for branch, answer in zip(BRANCHES, said, strict=True)
+    ]
+    expected = expected_utility(model, Document("x", CONTEXT, (*BRANCHES, *more)))
+    made = trace(model, QUESTIONS, TraceOptions(generate=4)).utility
+    torch.testing.assert_close(made, expected, atol=1e-5, rtol=0)
+    assert (made - trace(model, QUESTIONS).utility).abs().max() > 1e-3
+
+
+def test_generated_continuations_count_at_the_end_of_the_context():
+    model = make("mistral-sliding")
+    document = text(150, 20)
+    ids = list(document.context)
+    for _ in range(6):
+        ids.append(int(eager(model, ids)[0][-1].argmax()))
+    own = Document("x", document.context, (document.branches[0], Branch(tuple(ids[150:]), 6)))
+    made = trace(model, document, TraceOptions(generate=6, horizon=20))
+    torch.testing.assert_close(made.utility, expected_utility(model, own), atol=1e-5, rtol=0)
+    plain = trace(model, document, TraceOptions(horizon=20))
+    assert all(map(torch.equal, made.utilities[:-1], plain.utilities[:-1]))
+
+
+def test_generation_ends_at_the_end_token():
+    model = make("llama")
+    k, v = prefill(model, CONTEXT)
+    said = generate(model, k, v, 30, [branch.question for branch in BRANCHES], 6)
+    model.generation_config.eos_token_id = [said[0][1]]
+    cut = [
+        answer[: answer.index(said[0][1]) + 1] if said[0][1] in answer else answer
+        for answer in said
+    ]
+    more = [
+        Branch((*branch.question, *answer), len(answer), branch.weight)
+        for branch, answer in zip(BRANCHES, cut, strict=True)
+    ]
+    expected = expected_utility(model, Document("x", CONTEXT, (*BRANCHES, *more)))
+    made = trace(model, QUESTIONS, TraceOptions(generate=6)).utility
+    torch.testing.assert_close(made, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-sliding", "gemma2", "gpt-oss"])
+def test_stored_queries_give_the_utility_of_any_split(family):
+    model = make(family)
+    document = text(190, 40)
+    made = trace(model, document, TraceOptions(store="queries", splits=1, horizon=25))
+    attention = group_attention(model, document.context + document.branches[0].ids)
+    for split, horizon in ((130, 25), (171, 59), (190, 40)):
+        expected = attention[:, :, split : split + horizon, :split].mean(dim=2)
+        measured = made.utility_at(split, horizon)
+        torch.testing.assert_close(measured, expected, atol=2e-4, rtol=0.03)
+    for split in (127, 191):
+        with pytest.raises(ValueError, match=f"split: got {split}, expected 128 to 190"):
+            made.utility_at(split, 25)
+    assert trace(model, QUESTIONS, TraceOptions(store="queries")).queries is None
+    with pytest.raises(ValueError, match="has no queries"):
+        trace(model, document).utility_at(150, 25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": ()}, "the context is empty"),
+        ({"branches": ()}, "at least one branch"),
+        ({"branches": (Branch((), 0),)}, "at least one branch, and tokens in each"),
+        ({"branches": (Branch((1, 2), 1, weight=-1.0),)}, r"branch weights are \[-1.0\]"),
+        ({"branches": (Branch((1, 2), 1, weight=math.nan),)}, r"branch weights are \[nan\]"),
+        ({"context": (1, 61)}, "has token 61, but the model knows 61"),
+    ],
+)
+def test_documents_that_cannot_be_traced(changes, message):
+    with pytest.raises(ValueError, match=message) as error:
+        trace(make("llama"), dataclasses.replace(QUESTIONS, **changes))
+    assert "'test'" in str(error.value)
+
+
+def test_values_that_do_not_fit_are_refused():
+    model = make("llama")
+    with torch.no_grad():
+        model.model.layers[1].self_attn.v_proj.weight.mul_(1e6)
+    with pytest.raises(ValueError, match=r"values of layer 1 are not finite in torch.float16"):
+        trace(model, QUESTIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": -1}, "splits: got -1"),
+        ({"horizon": 0}, "horizon: got 0"),
+        ({"generate": -2}, "generate: got -2"),
+        ({"temperature": math.nan}, "temperature: got nan"),
+        ({"store": "all"}, "store: got 'all'"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        TraceOptions(**options)
