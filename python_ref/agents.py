@@ -38,8 +38,30 @@ class HeadLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [L, B, H, T, in] to [L, B, H, T, out]."""
-        y = torch.einsum("lhoi,lbhti->lbhto", self.weight, x)
-        return y + self.bias[:, None, :, None, :]
+        return affine(x, self.weight, self.bias)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """W x + b of every head, one batched matmul.
+
+    x [L, B, H, T, in], weight [L, H, out, in] and bias [L, H, out] give [L, B, H, T, out]. With
+    one sequence (B = 1) nothing is copied, whatever the strides.
+    """
+    layers, batch, heads, slots, inputs = x.shape
+    rows = x.transpose(1, 2).reshape(layers * heads, batch * slots, inputs)
+    y = torch.baddbmm(bias.flatten(0, 1)[:, None], rows, weight.flatten(0, 1).transpose(1, 2))
+    return y.view(layers, heads, batch, slots, weight.shape[-2]).transpose(1, 2)
+
+
+def standardised_weights(
+    weight: Tensor, bias: Tensor, mean: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor]:
+    """W', b' with W' x + b' = W (x - mean) / std + b.
+
+    weight [L, H, out, in], bias [L, H, out], mean and std [L, H, in].
+    """
+    weight = weight / std[:, :, None, :]
+    return weight, bias - torch.einsum("lhoi,lhi->lho", weight, mean)
 
 
 class HeadLayerNorm(nn.Module):
@@ -81,6 +103,10 @@ class HeadEmbedding(nn.Module):
 class Agent(nn.Module):
     """What both families share: geometry, position features, and the checks on their inputs.
 
+    Keys and values may be standardised, x' = (x - mean) / std with mean and std fixed per
+    (layer, head, channel): buffers, filled by ``fit_standardisation`` and folded into the first
+    layer, here and at export.
+
     Attributes:
         layers, kv_heads, head_dim_k, head_dim_v, hidden_size, position_dim: geometry.
         position: "table" (a learned row per position) or "smooth"
@@ -88,7 +114,13 @@ class Agent(nn.Module):
         position_rows: longest trained position + 1. Positions beyond it are clamped to it, because
             rows of a table that training never visits keep their random init. Lower it after
             training if training saw less than the constructor assumed.
+        standardise: whether keys and values are standardised.
     """
+
+    k_mean: Tensor
+    k_std: Tensor
+    v_mean: Tensor
+    v_std: Tensor
 
     def __init__(
         self,
@@ -100,6 +132,7 @@ class Agent(nn.Module):
         position: str,
         position_dim: int,
         position_rows: int,
+        standardise: bool,
     ) -> None:
         """Record and check the geometry; head_dim_v None means head_dim_k."""
         super().__init__()
@@ -117,6 +150,23 @@ class Agent(nn.Module):
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        self.standardise = standardise
+        if standardise:
+            for name, dim in (("k", self.head_dim_k), ("v", self.head_dim_v)):
+                self.register_buffer(f"{name}_mean", torch.zeros(layers, kv_heads, dim))
+                self.register_buffer(f"{name}_std", torch.ones(layers, kv_heads, dim))
+
+    @torch.no_grad()
+    def fit_standardisation(self, k: Tensor, v: Tensor) -> None:
+        """Set mean and std from samples k [L, B, H, T, Dk], v [L, B, H, T, Dv] without padding.
+
+        A constant channel gets std 1, so that it stays finite and carries no signal.
+        """
+        for x, mean, std in ((k, self.k_mean, self.k_std), (v, self.v_mean, self.v_std)):
+            x = x.double()
+            deviation = x.std(dim=(1, 3), correction=0)
+            mean.copy_(x.mean(dim=(1, 3)))
+            std.copy_(torch.where(deviation > 1e-6, deviation, 1.0))
 
     def checked_inputs(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """k and v in the parameters' dtype, and clamped positions [L, B, H, T]."""
@@ -166,6 +216,7 @@ class PaperAgent(Agent):
         position_dim: int = 32,
         position_rows: int = 12_000,
         norm_eps: float = 1e-5,
+        standardise: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         """Draw the initial weights as PyTorch's layers do.
@@ -179,10 +230,19 @@ class PaperAgent(Agent):
             position_dim: width of the position branch.
             position_rows: P, longest trained position + 1.
             norm_eps: of every LayerNorm.
+            standardise: standardise keys and values; the paper does not.
             generator: seeds the initialisation.
         """
         super().__init__(
-            layers, kv_heads, head_dim_k, head_dim_v, hidden, position, position_dim, position_rows
+            layers,
+            kv_heads,
+            head_dim_k,
+            head_dim_v,
+            hidden,
+            position,
+            position_dim,
+            position_rows,
+            standardise,
         )
         self.norm_eps = norm_eps
         grid = (layers, kv_heads)
@@ -203,8 +263,8 @@ class PaperAgent(Agent):
         """Scores [L, B, H, T] of k [L, B, H, T, Dk], v [L, B, H, T, Dv] at pos (integers; [T],
         [B, T] or [L, B, H, T]). Padding is scored as position 0: mask it."""
         k, v, pos = self.checked_inputs(k, v, pos)
-        e_k = self.k_norm(self.k_proj(k))
-        e_v = self.v_norm(self.v_proj(v))
+        e_k = self.k_norm(affine(k, *self.branch("k")))
+        e_v = self.v_norm(affine(v, *self.branch("v")))
         if self.position == "table":
             e_p = self.pos_norm(self.pos_embedding(pos))
         else:
@@ -213,6 +273,14 @@ class PaperAgent(Agent):
         h_2 = F.silu(self.norm2(self.hidden(h_1)))
         scores: Tensor = self.output(h_2).squeeze(-1)
         return scores
+
+    def branch(self, name: str) -> tuple[Tensor, Tensor]:
+        """W [L, H, out, D] and b [L, H, out] of branch "k" or "v", standardisation included."""
+        linear = self.k_proj if name == "k" else self.v_proj
+        if not self.standardise:
+            return linear.weight, linear.bias
+        mean, std = (self.k_mean, self.k_std) if name == "k" else (self.v_mean, self.v_std)
+        return standardised_weights(linear.weight, linear.bias, mean, std)
 
     # Where each parameter of ours is found in the state dict of one released agent.
     RELEASED_KEYS: Mapping[str, str] = {
@@ -338,14 +406,9 @@ class SmallAgent(Agent):
         x = [(k - mean_k) / std_k; (v - mean_v) / std_v; f(min(pos, P - 1))]
         score = w_3 . SiLU(W_2 SiLU(W_1 x + b_1) + b_2) + b_3
 
-    mean and std are fixed per (layer, head, channel): buffers, filled by ``fit_standardisation``.
-    Without LayerNorm both fold into W_1, and a head of 64 channels has 13,000 weights.
+    Without LayerNorm the standardisation folds into W_1, and a head of 64 channels has 13,000
+    weights.
     """
-
-    k_mean: Tensor
-    k_std: Tensor
-    v_mean: Tensor
-    v_std: Tensor
 
     def __init__(
         self,
@@ -372,13 +435,17 @@ class SmallAgent(Agent):
             generator: seeds the initialisation.
         """
         super().__init__(
-            layers, kv_heads, head_dim_k, head_dim_v, hidden, position, position_dim, position_rows
+            layers,
+            kv_heads,
+            head_dim_k,
+            head_dim_v,
+            hidden,
+            position,
+            position_dim,
+            position_rows,
+            standardise=True,
         )
         grid = (layers, kv_heads)
-        self.register_buffer("k_mean", torch.zeros(*grid, self.head_dim_k))
-        self.register_buffer("k_std", torch.ones(*grid, self.head_dim_k))
-        self.register_buffer("v_mean", torch.zeros(*grid, self.head_dim_v))
-        self.register_buffer("v_std", torch.ones(*grid, self.head_dim_v))
         if position == "table":
             self.pos_embedding = HeadEmbedding(*grid, position_rows, position_dim, generator)
         inputs = self.head_dim_k + self.head_dim_v + position_dim
@@ -386,29 +453,23 @@ class SmallAgent(Agent):
         self.hidden = HeadLinear(*grid, hidden, hidden, generator)
         self.output = HeadLinear(*grid, hidden, 1, generator)
 
-    @torch.no_grad()
-    def fit_standardisation(self, k: Tensor, v: Tensor) -> None:
-        """Set mean and std from samples k [L, B, H, T, Dk], v [L, B, H, T, Dv] without padding.
-
-        A constant channel gets std 1, so that it stays finite and carries no signal.
-        """
-        for x, mean, std in ((k, self.k_mean, self.k_std), (v, self.v_mean, self.v_std)):
-            x = x.double()
-            deviation = x.std(dim=(1, 3), correction=0)
-            mean.copy_(x.mean(dim=(1, 3)))
-            std.copy_(torch.where(deviation > 1e-6, deviation, 1.0))
-
     def forward(self, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
         """Scores [L, B, H, T] of k [L, B, H, T, Dk], v [L, B, H, T, Dv] at pos (integers; [T],
         [B, T] or [L, B, H, T]). Padding is scored as position 0: mask it."""
         k, v, pos = self.checked_inputs(k, v, pos)
-        x_k = (k - self.k_mean[:, None, :, None, :]) / self.k_std[:, None, :, None, :]
-        x_v = (v - self.v_mean[:, None, :, None, :]) / self.v_std[:, None, :, None, :]
         if self.position == "table":
             x_p = self.pos_embedding(pos)
         else:
             x_p = self.smooth_features(pos)
-        h_1 = F.silu(self.input(torch.cat([x_k, x_v, x_p], dim=-1)))
+        weight, bias = self.first_layer()
+        h_1 = F.silu(affine(torch.cat([k, v, x_p], dim=-1), weight, bias))
         h_2 = F.silu(self.hidden(h_1))
         scores: Tensor = self.output(h_2).squeeze(-1)
         return scores
+
+    def first_layer(self) -> tuple[Tensor, Tensor]:
+        """W_1 [L, H, hidden, Dk + Dv + F] and b_1 [L, H, hidden], standardisation included."""
+        features = self.k_mean.new_zeros(self.layers, self.kv_heads, self.position_dim)
+        mean = torch.cat([self.k_mean, self.v_mean, features], dim=-1)
+        std = torch.cat([self.k_std, self.v_std, features + 1], dim=-1)
+        return standardised_weights(self.input.weight, self.input.bias, mean, std)

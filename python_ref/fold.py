@@ -13,7 +13,8 @@ Write C = I - 11'/n for centring, so LayerNorm(y) = g * C y / sqrt(|C y|^2 / n +
 2. Hidden LayerNorms: C folds into the rows of the layer before, so z has mean 0 and the norm needs
    a mean square only. Its weight and bias precede the SiLU and stay.
 3. The position branch reads a table, so its LayerNorm folds into the table's rows.
-4. Standardisation of the small agent: W1 ((k - mean) / std) = (W1 / std) k - (W1 / std) mean.
+4. Standardisation folds into the layer that reads k or v: W (k - mean) / std =
+   (W / std) k - (W / std) mean.
 
 The result, with p = positions[min(pos, rows - 1)]:
 
@@ -25,6 +26,7 @@ The result, with p = positions[min(pos, rows - 1)]:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -133,10 +135,10 @@ class FoldedPolicy:
 def fold(agent: Agent, dtype: torch.dtype = torch.float32) -> FoldedPolicy:
     """Fold an agent. Computed in float64 and stored in ``dtype``."""
     if isinstance(agent, PaperAgent):
-        tensors, positions = _fold_paper(agent)
+        tensors, positions = _fold_paper(copy.deepcopy(agent).double())
         norms, norm_eps = True, agent.norm_eps
     elif isinstance(agent, SmallAgent):
-        tensors, positions = _fold_small(agent)
+        tensors, positions = _fold_small(copy.deepcopy(agent).double())
         norms, norm_eps = False, 0.0
     else:
         raise TypeError(f"agent: got {type(agent).__name__}, expected PaperAgent or SmallAgent")
@@ -165,7 +167,7 @@ def fold(agent: Agent, dtype: torch.dtype = torch.float32) -> FoldedPolicy:
 
 
 def _fold_paper(agent: PaperAgent) -> tuple[dict[str, Tensor], Tensor]:
-    w = {name: p.double() for name, p in agent.named_parameters()}
+    w: dict[str, Tensor] = dict(agent.named_parameters())
     widths = [w["k_proj.weight"].shape[-2], w["v_proj.weight"].shape[-2], agent.position_dim]
     w1_k, w1_v, w1_p = torch.split(w["input.weight"], widths, dim=-1)
     b1 = w["input.bias"]
@@ -173,8 +175,7 @@ def _fold_paper(agent: PaperAgent) -> tuple[dict[str, Tensor], Tensor]:
     tensors: dict[str, Tensor] = {}
     maps, shifts = [], {}
     for branch, w1 in (("k", w1_k), ("v", w1_v)):
-        weight = centred(w[f"{branch}_proj.weight"])
-        bias = centred(w[f"{branch}_proj.bias"])
+        weight, bias = map(centred, agent.branch(branch))
         gain_weight, gain_bias, constant = branch_gain(weight, bias)
         tensors[f"gain_{branch}.weight"] = gain_weight
         tensors[f"gain_{branch}.bias"] = gain_bias
@@ -197,14 +198,11 @@ def _fold_paper(agent: PaperAgent) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def _fold_small(agent: SmallAgent) -> tuple[dict[str, Tensor], Tensor]:
-    w = {name: p.double() for name, p in agent.named_parameters()}
-    std = torch.cat([agent.k_std, agent.v_std], dim=-1).double()
-    mean = torch.cat([agent.k_mean, agent.v_mean], dim=-1).double()
-    w1_kv, w1_p = torch.split(w["input.weight"], [std.shape[-1], agent.position_dim], dim=-1)
-    w1_kv = w1_kv / std[..., None, :]
+    w: dict[str, Tensor] = dict(agent.named_parameters())
+    weight, bias = agent.first_layer()
     tensors = {
-        "input.weight": torch.cat([w1_kv, w1_p], dim=-1),
-        "input.bias": w["input.bias"] - torch.einsum("lhoi,lhi->lho", w1_kv, mean),
+        "input.weight": weight,
+        "input.bias": bias,
         "hidden.weight": w["hidden.weight"],
         "hidden.bias": w["hidden.bias"],
         "output.weight": w["output.weight"].squeeze(-2),
@@ -221,11 +219,11 @@ def _position_table(agent: Agent) -> Tensor:
         pos = torch.arange(rows, device=device)
         return smooth_position_features(pos, agent.position_dim, torch.float64)
     assert isinstance(agent, PaperAgent | SmallAgent)
-    table = agent.pos_embedding.weight[:, :, :rows].double()
+    table = agent.pos_embedding.weight[:, :, :rows]
     if isinstance(agent, PaperAgent):
         table = F.layer_norm(table, table.shape[-1:], eps=agent.norm_eps)
         norm = agent.pos_norm
-        table = table * norm.weight.double()[:, :, None] + norm.bias.double()[:, :, None]
+        table = table * norm.weight[:, :, None] + norm.bias[:, :, None]
     return table
 
 

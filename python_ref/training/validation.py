@@ -1,0 +1,66 @@
+"""How well a policy ranks held-out traces: its cost over the ideal ranking's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from python_ref.selection import pinned_entries, ranking
+from python_ref.training.traces import Trace
+from python_ref.utility import cost, normalised_cost, optimal_cost
+
+TOKENS_AT_ONCE = 512
+
+# Scores [L, B, H, T] of k [L, B, H, T, Dk], v [L, B, H, T, Dv] at positions [T].
+Score = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def ranking_costs(
+    score: Score,
+    traces: Iterable[Trace],
+    *,
+    layers: slice = slice(None),
+    sinks: int = 4,
+    recent: int = 16,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """C / C* of every split of every trace, [2, items, L, H]; 1 is perfect.
+
+    First of the ranking by score alone, then of the ranking that an eviction makes: sinks and
+    recent tokens before all others. Both are relative to the ideal ranking of all tokens, so the
+    second shows what pinning costs, too.
+
+    Args:
+        score: of the layers in question.
+        traces: at least one.
+        layers: which.
+        sinks, recent: what is pinned.
+        device: to compute on.
+    """
+    ratios = []
+    for trace in traces:
+        scores = _scores(score, trace, layers, device)
+        for n, utility in zip(trace.splits, trace.utilities, strict=True):
+            utility = utility[layers].to(device)
+            valid = torch.ones_like(utility, dtype=torch.bool)
+            budget = torch.full(utility.shape[:-1], n, device=device)
+            pinned = pinned_entries(valid, budget, sinks, recent)
+            costs = torch.stack(
+                [cost(utility, ranking(scores[..., :n], valid, pins)) for pins in (None, pinned)]
+            )
+            ratios.append(-normalised_cost(costs, optimal_cost(utility).expand_as(costs)))
+    return torch.stack(ratios, dim=1)
+
+
+def _scores(score: Score, trace: Trace, layers: slice, device: torch.device | str) -> Tensor:
+    """Scores [L, H, N] of a trace's tokens, a block of tokens at a time."""
+    blocks = []
+    for start in range(0, max(trace.splits), TOKENS_AT_ONCE):
+        own = slice(start, min(start + TOKENS_AT_ONCE, max(trace.splits)))
+        k, v = (x[layers, :, own].to(device).float().unsqueeze(1) for x in (trace.k, trace.v))
+        pos = torch.arange(own.start, own.stop, device=device)
+        blocks.append(score(k, v, pos).squeeze(1))
+    return torch.cat(blocks, dim=-1)
