@@ -14,8 +14,14 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc cmake -type f 2>/dev/
 # The oldest transformers that pyproject.toml promises, with what it needs.
 OLDEST_TRANSFORMERS := transformers==4.56.0 tokenizers==0.22.0 huggingface-hub==0.34.4
 
+TRACES := build/traces
+# Trains policy $(1) on traces $(2): the recipe of docs/training.md.
+train = $(BIN)/kvp-ext train $(2) --dev $(TRACES)/dev $(RECIPE) \
+  --out kvp_ext/policies/$(1).safetensors --log docs/training/$(1).csv --plot docs/training/$(1).png
+RECIPE := --objective regression:1000 --objective exact:200
+
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick compat lint format bench sanitize lock policy clean
+.PHONY: help build demo test test-quick compat lint format bench sanitize lock traces policies results clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,16 +42,17 @@ build: $(VENV)/build.stamp ## Make .venv and build kvp-ext into it
 demo: build ## Evict a real model's cache and show what is kept and what it costs
 	$(BIN)/kvp-ext demo
 
-test: build ## All tests
+test: build ## All tests; those of the HTML page need chromium
 	$(BIN)/pytest
 
-test-quick: build ## The tests without the slow matrix and the real model
-	$(BIN)/pytest -m "not slow and not model"
+test-quick: build ## The tests without the slow matrix, the real model and a browser
+	$(BIN)/pytest -m "not slow and not model and not browser"
 
 compat: build ## Test the transformers integration on the oldest version promised
 	test -d .compat/oldest/transformers || $(BIN)/python -m pip install --quiet \
 	  --disable-pip-version-check --no-deps --target .compat/oldest $(OLDEST_TRANSFORMERS)
-	PYTHONPATH=.compat/oldest $(BIN)/pytest tests/integrations -m "not model"
+	PYTHONPATH=.compat/oldest $(BIN)/pytest tests/integrations \
+	  tests/python_ref/test_decoder.py tests/python_ref/test_training_traces.py -m "not model"
 
 lint: build ## ruff, mypy and clang-format
 	$(BIN)/ruff check .
@@ -64,9 +71,22 @@ bench: build ## Microbenchmarks: a table of KVP against the baselines
 sanitize: build ## The CPU backend under AddressSanitizer and UBSan
 	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh
 
-policy: build ## Retrain the shipped SmolLM2 policy (about 15 minutes on 2 cores)
-	$(BIN)/python -m python_ref.training.first_policy \
-	  --out kvp_ext/policies/smollm2-135m-instruct.safetensors
+traces: build ## What SmolLM2 computes on the training documents (45 minutes on 2 cores, 6 GB)
+	$(BIN)/kvp-ext trace --source ruler --count 110 --out $(TRACES)/ruler
+	$(BIN)/kvp-ext trace --source dialogue=2 --source novel --source essay --count 90 \
+	  --out $(TRACES)/text
+	$(BIN)/kvp-ext trace --source needles --count 120 --out $(TRACES)/needles
+	$(BIN)/kvp-ext trace --source needles --source ruler=0.5 --source dialogue --source novel=0.5 \
+	  --source essay=0.5 --split dev --seed 7 --count 28 --out $(TRACES)/dev
+
+policies: traces ## The three policies that the package ships, from the traces (10 minutes each)
+	$(call train,smollm2-135m-instruct,--traces $(TRACES)/ruler --traces $(TRACES)/text \
+	  --traces $(TRACES)/needles)
+	$(call train,smollm2-135m-instruct-ruler,--traces $(TRACES)/ruler --traces $(TRACES)/needles)
+	$(call train,smollm2-135m-instruct-dialogue,--traces $(TRACES)/text --kind dialogue)
+
+results: build ## docs/results.md: every method on the test documents
+	$(BIN)/python bench/results.py
 
 lock: ## Resolve requirements/dev.in anew (needs uv)
 	uv pip compile --universal --python-version 3.10 --no-header --no-annotate \

@@ -12,6 +12,11 @@ from rich.table import Table
 
 import kvp_ext
 
+from .eval import evaluate
+from .show import show
+from .trace import trace
+from .train import train_policy
+
 app = typer.Typer(
     help="Learned eviction of KV-cache entries.",
     no_args_is_help=True,
@@ -80,6 +85,12 @@ def demo(
     from .demo import run
 
     run(console, tokens=tokens, policy_name=policy, seed=seed, out=out)
+
+
+app.command()(trace)
+app.command("train")(train_policy)
+app.command("eval")(evaluate)
+app.command()(show)
 
 
 def main() -> None:
