@@ -65,12 +65,17 @@ def perplexity(answers: Sequence[Answer]) -> float:
 
 def string_match(text: str, references: Sequence[str]) -> float:
     """Share of the references that occur in the text, whatever the case (RULER)."""
-    return sum(reference.lower() in text.lower() for reference in references) / len(references)
+    return sum(_occurs(reference, text) for reference in references) / len(references)
 
 
 def string_match_any(text: str, references: Sequence[str]) -> float:
     """1 if any reference occurs in the text, whatever the case (RULER's question answering)."""
-    return float(any(reference.lower() in text.lower() for reference in references))
+    return float(any(_occurs(reference, text) for reference in references))
+
+
+def _occurs(reference: str, text: str) -> bool:
+    """Whether the text says the reference; "Paragraph 15" does not say "Paragraph 1"."""
+    return re.search(re.escape(reference.lower()) + r"(?!(?<=\d)\d)", text.lower()) is not None
 
 
 def rouge_l(text: str, references: Sequence[str]) -> float:

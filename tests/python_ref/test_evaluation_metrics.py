@@ -43,6 +43,13 @@ def test_references_are_looked_for_in_any_case():
     assert string_match_any(said, ["72", "bluefish"]) == 0.0
 
 
+def test_a_longer_number_is_another_one():
+    assert string_match_any("It is Paragraph 15.", ["Paragraph 1"]) == 0.0
+    assert string_match_any("It is paragraph 1, not 15.", ["Paragraph 1"]) == 1.0
+    assert string_match("12345 and 678", ["1234", "678"]) == 0.5
+    assert string_match("bluefish", ["blue"]) == 1.0
+
+
 @pytest.mark.parametrize(
     ("a", "b", "length"),
     [("abcbdab", "bdcaba", 4), ("", "abc", 0), ("abc", "abc", 3), ("abc", "cba", 1)],
