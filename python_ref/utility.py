@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .attention import group_attention_blocks
-from .selection import ranking
+from .selection import pinned_entries, ranking
 
 WORST_NORMALISED_COST = -200.0
 
@@ -77,3 +77,20 @@ def cost_of_scores(scores: Tensor, utilities: Tensor, valid: Tensor | None = Non
     if valid is None:
         valid = torch.ones_like(scores, dtype=torch.bool)
     return cost(utilities, ranking(scores, valid))
+
+
+def relative_cost(scores: Tensor, utilities: Tensor, sinks: int = 0, recent: int = 0) -> Tensor:
+    """C(sigma) / C(sigma*) of ranking by scores, [...] float64: 1 is perfect, at most 200.
+
+    Both rankings begin with the pins, the first ``sinks`` and the last ``recent`` entries; sigma
+    goes on by score and sigma* by utility. So with pins it is the share of the cost that a score
+    decides.
+
+    Args:
+        scores, utilities: [..., n], without padding.
+    """
+    valid = torch.ones_like(utilities, dtype=torch.bool)
+    budget = torch.full(utilities.shape[:-1], utilities.shape[-1], device=utilities.device)
+    pinned = pinned_entries(valid, budget, sinks, recent)
+    costs, ideal = (cost(utilities, ranking(x, valid, pinned)) for x in (scores, utilities))
+    return -normalised_cost(costs, ideal)

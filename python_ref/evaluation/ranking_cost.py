@@ -1,7 +1,7 @@
 """What a ranking loses of the attention to come, before any model is asked (arXiv 2602.10238).
 
-Every figure is relative to the ideal ranking, by utility and without pins, so 1 is perfect and the
-figures with pins show what pinning costs even an oracle.
+The cost over all budgets is `python_ref.utility.relative_cost`; here is what one budget loses, over
+what the ideal choice without pins loses: with pins even an oracle is above 1.
 """
 
 from __future__ import annotations
@@ -9,20 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from python_ref.selection import pinned_entries, ranking
-from python_ref.utility import WORST_NORMALISED_COST, cost, normalised_cost, optimal_cost
-
-
-def relative_cost(scores: Tensor, utility: Tensor, sinks: int = 0, recent: int = 0) -> Tensor:
-    """C(sigma) / C(sigma*) of each row, [...] float64, at most 200.
-
-    sigma ranks the first `sinks` and the last `recent` entries first, then by scores [..., n].
-    """
-    valid = torch.ones_like(scores, dtype=torch.bool)
-    everything = torch.full(scores.shape[:-1], scores.shape[-1])
-    pinned = pinned_entries(valid, everything, sinks, recent)
-    costs = cost(utility, ranking(scores, valid, pinned))
-    return -normalised_cost(costs, optimal_cost(utility))
+from python_ref.selection import ranking
+from python_ref.utility import WORST_NORMALISED_COST
 
 
 def relative_loss(utility: Tensor, kept: Tensor) -> float:

@@ -15,9 +15,10 @@ from python_ref.evaluation.eviction import Survivors, allocators, entries, evict
 from python_ref.evaluation.metrics import TEXT_METRICS, answer_nll, exact_match, token_accuracy
 from python_ref.evaluation.plan import Plan
 from python_ref.evaluation.prefilled import Prefilled, prefill_document, prefill_further
-from python_ref.evaluation.ranking_cost import best_by_score, relative_cost, relative_loss
+from python_ref.evaluation.ranking_cost import best_by_score, relative_loss
 from python_ref.evaluation.records import FULL, Record, Run
 from python_ref.evaluation.running import answers, end_tokens, generate
+from python_ref.utility import relative_cost
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from python_ref.selection import pinned_entries, ranking
 from python_ref.training.traces import Trace
-from python_ref.utility import cost, normalised_cost, optimal_cost
+from python_ref.utility import relative_cost
 
 TOKENS_AT_ONCE = 512
 
@@ -29,9 +28,8 @@ def ranking_costs(
 ) -> Tensor:
     """C / C* of every split of every trace, [2, items, L, H]; 1 is perfect.
 
-    First of the ranking by score alone, then of the ranking that an eviction makes: sinks and
-    recent tokens before all others. Both are relative to the ideal ranking of all tokens, so the
-    second shows what pinning costs, too.
+    First of the ranking by score alone, then of the ranking that an eviction makes, with sinks and
+    recent tokens before all others in it and in the ideal one.
 
     Args:
         score: of the layers in question.
@@ -45,13 +43,9 @@ def ranking_costs(
         scores = _scores(score, trace, layers, device)
         for n, utility in zip(trace.splits, trace.utilities, strict=True):
             utility = utility[layers].to(device)
-            valid = torch.ones_like(utility, dtype=torch.bool)
-            budget = torch.full(utility.shape[:-1], n, device=device)
-            pinned = pinned_entries(valid, budget, sinks, recent)
-            costs = torch.stack(
-                [cost(utility, ranking(scores[..., :n], valid, pins)) for pins in (None, pinned)]
-            )
-            ratios.append(-normalised_cost(costs, optimal_cost(utility).expand_as(costs)))
+            own = scores[..., :n]
+            both = [relative_cost(own, utility), relative_cost(own, utility, sinks, recent)]
+            ratios.append(torch.stack(both))
     return torch.stack(ratios, dim=1)
 
 

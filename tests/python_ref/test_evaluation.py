@@ -35,11 +35,11 @@ from python_ref.evaluation.prefilled import (
 )
 from python_ref.evaluation.ranking_cost import (
     best_by_score,
-    relative_cost,
     relative_loss,
 )
 from python_ref.evaluation.runner import evaluate
 from python_ref.evaluation.running import answers, generate
+from python_ref.utility import relative_cost
 
 N = 60
 CONTEXT = tuple(random_ids(1, N)[0].tolist())
@@ -283,8 +283,8 @@ def test_a_record_says_what_was_measured(llama):
     assert knorm.metrics["lost_pinned"] == pytest.approx(relative_loss(item.utility, left.kept))
     assert oracle.metrics["cost"] == pytest.approx(1.0)
     assert oracle.metrics["lost"] == pytest.approx(1.0)
+    assert oracle.metrics["cost_pinned"] == pytest.approx(1.0)
     # Pins take the place of better entries even for an oracle.
-    assert oracle.metrics["cost_pinned"] > 1.01
     assert oracle.metrics["lost_pinned"] > 1.01
     assert "cost" not in full.metrics
 
@@ -418,9 +418,9 @@ def test_costs_against_hand_computed_values():
     assert relative_cost(scores, utility).item() == pytest.approx(
         (1 * 0.2 + 2 * 0.3 + 3 * 0.1 + 4 * 0.4) / ideal
     )
-    # Two pins, ranked by score: 3, 0, then 2, 1.
+    # Two pins first, by score: 3, 0, then 2, 1; by utility: 0, 3, then 2, 1.
     assert relative_cost(scores, utility, sinks=1, recent=1).item() == pytest.approx(
-        (1 * 0.2 + 2 * 0.4 + 3 * 0.3 + 4 * 0.1) / ideal
+        (1 * 0.2 + 2 * 0.4 + 3 * 0.3 + 4 * 0.1) / (1 * 0.4 + 2 * 0.2 + 3 * 0.3 + 4 * 0.1)
     )
     assert best_by_score(scores, 2).tolist() == [[3, 2]]
     assert relative_loss(utility, torch.tensor([[3, 2]])) == pytest.approx(0.5 / 0.3)

@@ -443,10 +443,11 @@ def test_the_development_cost_is_that_of_the_averaged_weights():
         for n, utility in zip(item.splits, item.utilities, strict=True):
             own = scores[..., :n]
             plain.append(cost_of_scores(own, utility) / optimal_cost(utility))
-            own = own.double()
-            own[..., :4] += 1e4
-            own[..., n - 16 :] += 1e4
-            pinned.append(cost_of_scores(own, utility) / optimal_cost(utility))
+            own, ideal = own.double(), utility.double()
+            for ranked in (own, ideal):
+                ranked[..., :4] += 1e4
+                ranked[..., n - 16 :] += 1e4
+            pinned.append(cost_of_scores(own, utility) / cost_of_scores(ideal, utility))
     expected = torch.stack(plain).mean(0), torch.stack(pinned).mean(0)
     torch.testing.assert_close(trainer.dev_cost.plain, expected[0], rtol=1e-4, atol=0)
     torch.testing.assert_close(trainer.dev_cost.pinned, expected[1], rtol=1e-4, atol=0)
@@ -461,8 +462,7 @@ def test_the_ideal_scores_cost_one():
     item = trace(3, 50, (30, 50))
     costs = ranking_costs(lambda k, v, pos: item.utilities[-1][:, None, :, pos], [item])
     assert costs.shape == (2, 2, 2, 2)
-    torch.testing.assert_close(costs[0], torch.ones_like(costs[0]))
-    assert (costs[1] > 1).all()
+    torch.testing.assert_close(costs, torch.ones_like(costs))
     with pytest.raises(ValueError, match="dev: got no traces"):
         Trainer([item], SHORT, dev=[])
     with pytest.raises(ValueError, match=r"dev\[0\]: got \[L, H, Dk, Dv\]"):
