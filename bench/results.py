@@ -16,6 +16,7 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
+import kvp_ext
 from kvp_ext.integrations import smollm2
 from python_ref.data.mixture import documents
 from python_ref.evaluation import (
@@ -26,6 +27,7 @@ from python_ref.evaluation import (
     read_records,
     summarise,
 )
+from python_ref.evaluation.contestants import DEFAULT_POLICY
 from python_ref.evaluation.metrics import METRICS
 from python_ref.evaluation.records import PROTOCOLS, chosen
 from python_ref.evaluation.summary import Cell, Summary
@@ -44,8 +46,9 @@ BASELINES = (
     "random",
     "oracle",
 )
-POLICIES = ("kvp", "kvp:smollm2-135m-instruct-ruler", "kvp:smollm2-135m-instruct-dialogue")
-# Two budgets where every answer is long or every question needs a prefill of its own.
+POLICIES = tuple(
+    "kvp" if name == DEFAULT_POLICY else f"kvp:{name}" for name in sorted(kvp_ext.policies())
+)
 BUDGETS = (0.5, 0.25, 0.125, 0.0625)
 
 
