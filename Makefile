@@ -21,7 +21,7 @@ train = rm -f docs/training/$(1).csv && $(BIN)/kvp-ext train $(2) --dev $(TRACES
 RECIPE := --objective regression:1000 --objective exact:200
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick compat lint format bench sanitize lock traces policies results clean
+.PHONY: help build browser demo test test-quick compat lint format bench sanitize lock traces policies results clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,7 +42,14 @@ build: $(VENV)/build.stamp ## Make .venv and build kvp-ext into it
 demo: build ## Evict a real model's cache and show what is kept and what it costs
 	$(BIN)/kvp-ext demo
 
-test: build ## All tests; those of the HTML page need chromium
+# The tests of the HTML page drive a browser.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	  command -v google-chrome >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  { echo "make test needs chromium: install it, or run make test-quick" >&2; exit 1; }
+
+test: build browser ## All tests
 	$(BIN)/pytest
 
 test-quick: build ## The tests without the slow matrix, the real model and a browser

@@ -17,7 +17,9 @@ import typer
 from tqdm import tqdm
 
 import kvp_ext
+from kvp_ext.active import DEFAULT_POLICY
 from kvp_ext.integrations import smollm2
+from python_ref.artifacts import replacing
 from python_ref.data.mixture import documents
 from python_ref.evaluation import (
     Plan,
@@ -27,7 +29,6 @@ from python_ref.evaluation import (
     read_records,
     summarise,
 )
-from python_ref.evaluation.contestants import DEFAULT_POLICY
 from python_ref.evaluation.metrics import METRICS
 from python_ref.evaluation.records import PROTOCOLS, chosen
 from python_ref.evaluation.summary import Cell, Summary
@@ -142,9 +143,8 @@ def main(
         summaries = summarise(chosen(known, keys), reference="kvp")
         pages.append(page(section, summaries))
     introduction = INTRODUCTION.format(sinks=plan.sinks, recent=plan.recent)
-    draft = out.with_suffix(".draft")
-    draft.write_text("\n".join([introduction, *pages]), encoding="utf-8")
-    draft.replace(out)
+    with replacing(out) as draft:
+        draft.write_text("\n".join([introduction, *pages]), encoding="utf-8")
     print(f"wrote {out}")
 
 

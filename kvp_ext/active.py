@@ -12,6 +12,9 @@ import torch
 from . import policy_file
 from .policy import Policy
 
+# What the command line means where no policy is named.
+DEFAULT_POLICY = "smollm2-135m-instruct"
+
 _active: Policy | None = None
 
 

@@ -1,11 +1,15 @@
-"""Folders that are expensive to make and are made once per user: converted models, text sources."""
+"""Files and folders that appear whole or not at all.
+
+Some folders are expensive to make and are made once per user: converted models, text sources.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
@@ -39,3 +43,20 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
     return target
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A draft to write, which takes the place of `path` at once when the block ends.
+
+    Folders are made as needed. After an error `path` is what it was before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".draft")
+    try:
+        yield draft
+        with draft.open("rb") as file:  # all of it is on the disk before it counts
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

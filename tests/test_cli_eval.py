@@ -3,18 +3,15 @@
 import json
 
 import pytest
-import torch
-import typer
-from typer.testing import CliRunner
+import transformers
+from command_line import run_command, save_tiny_llama
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-transformers = pytest.importorskip("transformers")
+import kvp_ext
+from kvp_ext.cli.eval import evaluate
+from python_ref.evaluation.records import read_records
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
-
-import kvp_ext  # noqa: E402
-from kvp_ext.cli.eval import evaluate  # noqa: E402
-from python_ref.evaluation.records import read_records  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("quiet_command")
 TASK = "ruler/niah_single_1"
 
 
@@ -26,22 +23,8 @@ def model(tmp_path_factory):
     bytes_only = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_only.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=bytes_only).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=len(letters),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bytes_only)
+    return save_tiny_llama(folder, tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +34,8 @@ def policy(tmp_path_factory):
     return path
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setenv("COLUMNS", "200")
-    yield
-    torch.set_num_threads(threads)
-
-
 def run(*arguments):
-    app = typer.Typer()
-    app.command()(evaluate)
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return run_command(evaluate, *arguments)
 
 
 def command(model, policy, out, *more):

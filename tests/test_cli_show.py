@@ -6,24 +6,22 @@ import re
 import webbrowser
 
 import pytest
+import tiny_tokenizers
 import torch
-import typer
-from typer.testing import CliRunner
+import transformers
+from browser import chromium
+from command_line import run_command, save_tiny_llama
 
-transformers = pytest.importorskip("transformers")
+import kvp_ext
+from kvp_ext.cli.show import METHODS, show
+from python_ref.data.mixture import documents
+from python_ref.decoder import prefill
+from python_ref.methods import methods
+from python_ref.show.document import occurrences, text_document
+from python_ref.show.page import eviction_ranks
+from python_ref.training.traces import branch_utility
 
-import tiny_tokenizers  # noqa: E402
-from browser import chromium  # noqa: E402
-
-import kvp_ext  # noqa: E402
-from kvp_ext.cli.show import METHODS, _write, show  # noqa: E402
-from python_ref.data.mixture import documents  # noqa: E402
-from python_ref.decoder import prefill  # noqa: E402
-from python_ref.methods import methods  # noqa: E402
-from python_ref.show.document import occurrences, text_document  # noqa: E402
-from python_ref.show.page import eviction_ranks  # noqa: E402
-from python_ref.training.traces import branch_utility  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("quiet_command")
 LAYERS, HEADS = 2, 2
 TEXT = "The quick fox said 42. It was the lazy dog that jumps over the fox. " * 6
 
@@ -32,23 +30,7 @@ TEXT = "The quick fox said 42. It was the lazy dog that jumps over the fox. " * 
 def model(tmp_path_factory):
     """A folder as `save_pretrained` makes it."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = tiny_tokenizers.byte_level()
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=HEADS,
-        max_position_embeddings=4096,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_tiny_llama(folder, tiny_tokenizers.byte_level())
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +47,8 @@ def text(tmp_path):
     return path
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setenv("COLUMNS", "200")
-    yield
-    torch.set_num_threads(threads)
-
-
 def run(*arguments):
-    app = typer.Typer()
-    app.command()(show)
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return run_command(show, *arguments)
 
 
 def contents(path):
@@ -212,14 +183,6 @@ def test_mistakes_are_told_and_nothing_is_written(model, text, tmp_path, argumen
     assert isinstance(done.exception, ValueError | FileNotFoundError)
     assert re.search(message, str(done.exception))
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_failed_write_leaves_the_old_page(tmp_path):
-    out = tmp_path / "page.html"
-    _write(out, "old")
-    with pytest.raises(UnicodeEncodeError):
-        _write(out, "new \ud800")
-    assert out.read_text() == "old"
 
 
 def test_occurrences_of_an_answer():

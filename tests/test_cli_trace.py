@@ -5,30 +5,19 @@ import re
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
+import transformers
+from command_line import run_command
+from families import config
+from tiny_tokenizers import byte_level
 
-transformers = pytest.importorskip("transformers")
+from kvp_ext.cli.loading import load_model, parse_lengths
+from kvp_ext.cli.trace import size, trace
+from python_ref.data.mixture import documents
+from python_ref.training import traces
+from python_ref.training.trace_store import TraceReader
 
-from families import config  # noqa: E402
-from tiny_tokenizers import byte_level  # noqa: E402
-
-from kvp_ext.cli.loading import load_model, parse_lengths  # noqa: E402
-from kvp_ext.cli.trace import size, trace  # noqa: E402
-from python_ref.data.mixture import documents  # noqa: E402
-from python_ref.training import traces  # noqa: E402
-from python_ref.training.trace_store import TraceReader  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("quiet_command")
 NEEDLES = "ruler/niah_single_1"
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setenv("COLUMNS", "250")
-    yield
-    torch.set_num_threads(threads)
 
 
 def save(kind, folder, **more):
@@ -55,9 +44,7 @@ def texts(tmp_path_factory):
 
 
 def run(*arguments):
-    app = typer.Typer()
-    app.command()(trace)
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return run_command(trace, *arguments)
 
 
 def command(model, texts, out, *more, count=4):

@@ -12,6 +12,7 @@ from rich.table import Table
 
 import kvp_ext
 
+from ..active import DEFAULT_POLICY
 from .eval import evaluate
 from .show import show
 from .trace import trace
@@ -23,8 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
-
-DEFAULT_POLICY = "smollm2-135m-instruct"
 
 
 def _show_version(wanted: bool) -> None:

@@ -50,6 +50,7 @@ def evaluate(
     """Compare eviction methods on a model's answers and on the attention they lose."""
     from tqdm import tqdm
 
+    from python_ref.artifacts import replacing
     from python_ref.data.mixture import documents, parse_sources
     from python_ref.evaluation import (
         Plan,
@@ -66,8 +67,6 @@ def evaluate(
     from python_ref.evaluation.tables import as_json, markdown, rich_table
     from python_ref.model_info import inspect_model
 
-    from . import DEFAULT_POLICY
-
     console = Console()
     if protocol not in ("after", "inside", "both"):
         raise ValueError(f"--protocol: got {protocol!r}, expected after, inside or both")
@@ -75,7 +74,7 @@ def evaluate(
         raise ValueError(f"--split: got {split!r}, expected train, dev or test")
     span = parse_lengths(lengths)
     names = list(parse_sources(task))
-    rivals = contestants(list(dict.fromkeys(method)), default_policy=DEFAULT_POLICY)
+    rivals = contestants(list(dict.fromkeys(method)))
     budgets = list(dict.fromkeys(parse_budget(text) for text in budget))
     protocols = ("after", "inside") if protocol == "both" else (protocol,)
     reference = reference or next((c.name for c in rivals if c.fingerprint), "")
@@ -107,18 +106,15 @@ def evaluate(
         known += new
     summaries = summarise(chosen(known, keys), reference=reference, seed=seed)
     heading = f"{name}: {split} split, {count} documents a task, {lengths} tokens, seed {seed}"
-    _write(out / "tables.md", markdown(summaries, heading))
-    _write(out / "tables.json", as_json(summaries))
+    for name, text in (
+        ("tables.md", markdown(summaries, heading)),
+        ("tables.json", as_json(summaries)),
+    ):
+        with replacing(out / name) as draft:
+            draft.write_text(text, encoding="utf-8")
     curves = draw_curves(summaries, out)
     for summary in summaries:
         if summary.primary or summary.metric == "cost":
             console.print(rich_table(summary))
     for file in (path, out / "tables.md", out / "tables.json", *curves):
         console.print(f"wrote {escape(str(file))}")
-
-
-def _write(path: Path, text: str) -> None:
-    """Replaces a file at once, so that it is never half written."""
-    draft = path.with_suffix(path.suffix + ".draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

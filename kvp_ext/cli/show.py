@@ -42,14 +42,13 @@ def show(
     open_page: bool = typer.Option(False, "--open", help="Open the page in a browser."),
 ) -> None:
     """Write a page that shows which tokens each method keeps, and what that costs."""
+    from python_ref.artifacts import replacing
     from python_ref.data.mixture import documents, parse_sources
     from python_ref.evaluation import contestants
     from python_ref.evaluation.contestants import check_geometry
     from python_ref.model_info import inspect_model
     from python_ref.show import build_page
     from python_ref.show.document import show_document, text_document
-
-    from . import DEFAULT_POLICY
 
     console = Console()
     if text is None and (question is not None or answer is not None):
@@ -62,7 +61,7 @@ def show(
     content = None if text is None else _read(text)
     # The oracle is on every page, as "future utility".
     names = [name for name in dict.fromkeys(method) if name != "oracle"]
-    rivals = [r for r in contestants(names, default_policy=DEFAULT_POLICY) if r.name != "oracle"]
+    rivals = [r for r in contestants(names) if r.name != "oracle"]
 
     with console.status(f"loading {model}"):
         network, tokenizer = load_model(model, device=device, dtype=dtype)
@@ -89,7 +88,8 @@ def show(
             recent=recent,
         )
     page = build_page(data)
-    _write(out, page)
+    with replacing(out) as draft:
+        draft.write_text(page, encoding="utf-8")
     heads = info.layers * info.kv_heads
     console.print(
         f"wrote {escape(str(out))}: {len(document.context)} tokens, {heads} heads, "
@@ -106,11 +106,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"--text: got {path}, expected UTF-8 text ({error})") from None
-
-
-def _write(path: Path, text: str) -> None:
-    """Replaces a file at once, so that it is never half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

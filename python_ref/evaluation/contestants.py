@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kvp_ext
+from kvp_ext.active import DEFAULT_POLICY
 from python_ref.agents import Agent
 from python_ref.attention import attention
 from python_ref.evaluation.prefilled import Needs, Prefilled, last
@@ -34,7 +35,6 @@ from python_ref.methods import methods
 from python_ref.model_info import ModelInfo
 from python_ref.training.traces import document_digest
 
-DEFAULT_POLICY = "smollm2-135m-instruct"
 GEOMETRY = ("layers", "kv_heads", "head_dim_k", "head_dim_v")
 
 # Scores [L, H, n] of a context's entries, higher = keep.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from python_ref.artifacts import replacing
 from python_ref.evaluation.metrics import METRICS
 from python_ref.evaluation.records import PROTOCOLS
 from python_ref.evaluation.summary import Cell, Summary
@@ -76,9 +77,8 @@ def _draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize="small")
     figure.suptitle(title)
-    draft = path.with_suffix(".draft")
-    figure.savefig(draft, dpi=120, format="png")
-    draft.replace(path)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=120, format="png")
     plt.close(figure)
 
 

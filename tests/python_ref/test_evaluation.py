@@ -3,9 +3,6 @@ import math
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from integrations.tiny_models import (
     CONFIGS,
     VOCAB,

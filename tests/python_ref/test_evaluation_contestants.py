@@ -1,8 +1,5 @@
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from integrations.tiny_models import CONFIGS, make_model, make_policy, random_ids
 
 import kvp_ext

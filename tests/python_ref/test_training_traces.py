@@ -3,14 +3,11 @@ import math
 
 import pytest
 import torch
+from families import FAMILIES, eager, make, random_ids
 
-transformers = pytest.importorskip("transformers")
-
-from families import FAMILIES, eager, make, random_ids  # noqa: E402
-
-from python_ref.data.documents import Branch, Document  # noqa: E402
-from python_ref.decoder import generate, prefill  # noqa: E402
-from python_ref.training.traces import (  # noqa: E402
+from python_ref.data.documents import Branch, Document
+from python_ref.decoder import generate, prefill
+from python_ref.training.traces import (
     TraceOptions,
     branch_utility,
     document_digest,
@@ -18,7 +15,7 @@ from python_ref.training.traces import (  # noqa: E402
     split_points,
     trace,
 )
-from python_ref.utility import utility  # noqa: E402
+from python_ref.utility import utility
 
 
 @pytest.fixture(autouse=True, scope="module")
