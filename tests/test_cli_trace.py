@@ -134,10 +134,12 @@ def test_repair(model, texts, tmp_path):
 
 def test_options_reach_the_traces(model, texts, tmp_path):
     more = ["--splits", 2, "--generate", 3, "--seed", 7, "--split", "dev", "--dtype", "bfloat16"]
-    done = command(model, texts, tmp_path / "t", *more, "--temperature", 0.5)
+    done = command(
+        model, texts, tmp_path / "t", *more, "--temperature", 0.5, "--answer-share", 0.25
+    )
     assert done.exit_code == 0, done.output
     manifest = TraceReader(tmp_path / "t").manifest
-    assert manifest.options == traces.TraceOptions(2, 40, 7, "utilities", 3, 0.5)
+    assert manifest.options == traces.TraceOptions(2, 40, 7, "utilities", 3, 0.5, 0.25)
     assert (manifest.dtype, manifest.model.dtype) == ("bfloat16", "bfloat16")
     assert manifest.corpora[0]["split"] == "dev"
     assert all(len(document.splits) <= 3 for document in manifest.documents)
@@ -206,7 +208,7 @@ def test_sizes_for_people():
 @pytest.mark.model
 def test_smollm2(tmp_path):
     """The packaged model: its utilities are those of attention as transformers itself gives it."""
-    arguments = ["--source", NEEDLES, "--count", 1, "--lengths", 200]
+    arguments = ["--source", NEEDLES, "--count", 1, "--lengths", 200, "--answer-share", 0]
     done = run(*arguments, "--out", tmp_path / "t")
     assert done.exit_code == 0, done.output
     (made,) = TraceReader(tmp_path / "t")

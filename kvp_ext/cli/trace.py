@@ -48,6 +48,13 @@ def trace(
         0, min=0, help="Tokens of an answer by the model itself, as a further future."
     ),
     temperature: float = typer.Option(0.0, min=0.0, help="Of that answer; 0 is greedy."),
+    answer_share: float = typer.Option(
+        0.6,
+        min=0.0,
+        max=1.0,
+        help="Share of a question's weight that goes to the queries that predict its answer; "
+        "0 weighs all queries alike, as the paper does.",
+    ),
     dtype: str = typer.Option("auto", help="auto, float32, bfloat16 or float16."),
     device: str = typer.Option("auto", help="Where the model runs: auto, cpu, cuda, cuda:1."),
     out: Path = typer.Option(Path("traces"), help="Folder; what is in it is not traced again."),
@@ -68,7 +75,7 @@ def trace(
     from python_ref.training.traces import TraceOptions
 
     console = Console()
-    options = TraceOptions(splits, horizon, seed, store, generate, temperature)
+    options = TraceOptions(splits, horizon, seed, store, generate, temperature, answer_share)
     sources, span = parse_sources(source), parse_lengths(lengths)
     with console.status(f"loading {model}"):
         network, tokenizer = load_model(model, device=device, dtype=dtype)

@@ -108,7 +108,8 @@ class Manifest:
             return cls(
                 ModelInfo(**data["model"]),
                 data["dtype"],
-                TraceOptions(**data["options"]),
+                # Traces that were made before there was this option weigh all queries alike.
+                TraceOptions(**{"answer_share": 0.0, **data["options"]}),
                 data["corpora"],
                 data["shards"],
                 [

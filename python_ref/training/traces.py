@@ -12,7 +12,9 @@ the window of a sliding-window layer. Which future there is depends on the docum
 - Running text, whose only branch is its own continuation, is one sequence and runs in one forward.
   Its splits lie within the context and at its end; the future is the next `horizon` queries.
 - Any other document has one split, its context. All branches share one prefill; a_i is the mean
-  over the branches, weighted by `Branch.weight`, of the mean over the branch's queries.
+  over the branches, weighted by `Branch.weight`, of the mean over the branch's queries. With
+  `answer_share` a part of that mean is over the queries alone that predict the answer: they are
+  few beside the question's, and what they look at decides the answer.
 
 Attention is recomputed in blocks while the model runs, never stored. What a trace takes on disk is
 in `python_ref.training.trace_store`.
@@ -54,6 +56,8 @@ class TraceOptions:
         generate: tokens that the model itself adds after every question, or after the context of
             running text, as a further branch of the same weight; 0: only what the document has.
         temperature: of the generation; 0 is greedy.
+        answer_share: share of a branch's weight that goes to the queries that predict its answer,
+            in [0, 1]; 0: all queries of a branch weigh the same, as in arXiv 2602.10238.
     """
 
     splits: int = 6
@@ -62,11 +66,14 @@ class TraceOptions:
     store: str = "utilities"
     generate: int = 0
     temperature: float = 0.0
+    answer_share: float = 0.6
 
     def __post_init__(self) -> None:
         for name, least in (("splits", 0), ("horizon", 1), ("generate", 0), ("temperature", 0)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least {least}")
+        if not 0 <= self.answer_share <= 1:
+            raise ValueError(f"answer_share: got {self.answer_share}, expected 0 to 1")
         if self.store not in ("utilities", "queries"):
             raise ValueError(f"store: got {self.store!r}, expected 'utilities' or 'queries'")
 
@@ -218,7 +225,7 @@ def trace(
         k, v, utilities, queries = _running_text(model, document, points, options)
         if options.generate:
             said = said_branches(model, k, v, document, options)
-            other = branch_utility(model, k, v, said)
+            other = branch_utility(model, k, v, said, options.answer_share)
             utilities = (*utilities[:-1], (utilities[-1] + other) / 2)
     else:
         # Watched although there is nothing to see, so that every layer runs as the branches will.
@@ -226,7 +233,7 @@ def trace(
         branches = list(document.branches)
         if options.generate:
             branches += said_branches(model, k, v, document, options)
-        utilities = (branch_utility(model, k, v, branches),)
+        utilities = (branch_utility(model, k, v, branches, options.answer_share),)
     marked = torch.zeros(len(document.context), dtype=torch.bool)
     for start, stop in document.marked:
         marked[start:stop] = True
@@ -235,9 +242,16 @@ def trace(
 
 
 def branch_utility(
-    model: PreTrainedModel, k: Tensor, v: Tensor, branches: Sequence[Branch]
+    model: PreTrainedModel,
+    k: Tensor,
+    v: Tensor,
+    branches: Sequence[Branch],
+    answer_share: float = 0.0,
 ) -> Tensor:
-    """Utility a_i [L, H, n] fp32 of the context k, v [L, H, n, D], see the head of this file."""
+    """Utility a_i [L, H, n] fp32 of the context k, v [L, H, n, D], see the head of this file.
+
+    `answer_share` is described at `TraceOptions`.
+    """
     from python_ref.decoder import continue_from
 
     n = k.shape[2]
@@ -248,7 +262,7 @@ def branch_utility(
         ids = [branch.ids for branch in batch]
         share = torch.zeros(len(batch), max(map(len, ids)))
         for row, branch in zip(share, batch, strict=True):
-            row[: len(branch.ids)] = branch.weight / (weight * len(branch.ids))
+            row[: len(branch.ids)] = query_shares(branch, answer_share) * (branch.weight / weight)
 
         def watch(call: AttentionCall, share: Tensor = share) -> None:
             for start, weights in call.group_blocks():
@@ -258,6 +272,20 @@ def branch_utility(
 
         continue_from(model, k, v, n, ids, logits=False, watcher=watch)
     return result
+
+
+def query_shares(branch: Branch, answer_share: float) -> Tensor:
+    """What each query of a branch counts in its mean, [tokens] fp32; they add up to 1.
+
+    A branch without a question is a continuation: all its queries count alike.
+    """
+    length = len(branch.ids)
+    shares = torch.full((length,), 1.0 / length)
+    if branch.question and branch.answer:
+        shares *= 1.0 - answer_share
+        # The question's last token predicts the answer's first, whose last predicts nothing.
+        shares[length - branch.answer - 1 : length - 1] += answer_share / branch.answer
+    return shares
 
 
 def said_branches(

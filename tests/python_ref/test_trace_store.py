@@ -318,6 +318,15 @@ def test_a_manifest_that_cannot_be_read(tmp_path, content, message):
     assert (tmp_path / "manifest.json").read_text() == content
 
 
+def test_a_manifest_older_than_an_option(tmp_path):
+    """Before there was an answer share, every query of a branch counted alike."""
+    fill(tmp_path, [0])
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["options"]["answer_share"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert TraceReader(tmp_path).manifest.options == dataclasses.replace(OPTIONS, answer_share=0.0)
+
+
 def test_a_folder_without_traces(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"manifest.json is missing"):
         TraceReader(tmp_path)

@@ -44,12 +44,17 @@ def group_attention(model, ids):
     return attention.unflatten(1, (model.config.num_key_value_heads, -1)).amax(dim=2)
 
 
-def expected_utility(model, document):
+def expected_utility(model, document, answer_share=0.6):
     n = len(document.context)
     result = 0.0
     for branch in document.branches:
-        received = group_attention(model, document.context + branch.ids)[..., n:, :n].mean(dim=-2)
-        result = result + branch.weight * received
+        received = group_attention(model, document.context + branch.ids)[..., n:, :n]
+        mean = received.mean(dim=-2)
+        if branch.answer < len(branch.ids):
+            asked = len(branch.ids) - branch.answer
+            predicting = received[..., asked - 1 : asked - 1 + branch.answer, :].mean(dim=-2)
+            mean = (1 - answer_share) * mean + answer_share * predicting
+        result = result + branch.weight * mean
     return result / sum(branch.weight for branch in document.branches)
 
 
@@ -101,11 +106,23 @@ def test_it_is_the_utility_of_the_definition_as_a_mean():
     torch.testing.assert_close(trace(model, document).utility, utility(q, k) / 20)
 
 
+@pytest.mark.parametrize("answer_share", [0.0, 0.25, 1.0])
+def test_the_share_of_the_queries_that_predict_the_answer(answer_share):
+    model = make("llama")
+    made = trace(model, QUESTIONS, TraceOptions(answer_share=answer_share)).utility
+    expected = expected_utility(model, QUESTIONS, answer_share)
+    torch.testing.assert_close(made, expected, atol=1e-5, rtol=0)
+    assert (made - expected_utility(model, QUESTIONS, 0.6)).abs().max() > 1e-3
+    document = text(150, 20)
+    same = trace(model, document, TraceOptions(answer_share=answer_share))
+    assert torch.equal(same.utility, trace(model, document).utility)
+
+
 def test_many_branches_are_the_mean_of_their_batches():
     model = make("qwen3")
     branches = [Branch(tuple(random_ids(2 + i, i)), 1, weight=1.0 + (i % 3)) for i in range(11)]
     k, v = prefill(model, CONTEXT)
-    expected = expected_utility(model, Document("x", CONTEXT, tuple(branches)))
+    expected = expected_utility(model, Document("x", CONTEXT, tuple(branches)), answer_share=0)
     torch.testing.assert_close(branch_utility(model, k, v, branches), expected, atol=1e-5, rtol=0)
 
 
@@ -306,6 +323,8 @@ def test_values_that_do_not_fit_are_refused():
         ({"generate": -2}, "generate: got -2"),
         ({"temperature": math.nan}, "temperature: got nan"),
         ({"store": "all"}, "store: got 'all'"),
+        ({"answer_share": 1.5}, "answer_share: got 1.5, expected 0 to 1"),
+        ({"answer_share": math.nan}, "answer_share: got nan"),
     ],
 )
 def test_bad_options(options, message):
