@@ -4,7 +4,9 @@
 ``SmallAgent`` is a family about twenty times cheaper. No weight is shared between heads, so every
 parameter leads with [layers, kv_heads] and all heads are evaluated by one batched matmul.
 
-A higher score is kept. A score depends on the entry's key, value and position alone.
+A higher score is kept. A score depends on the entry's key, value and position alone, so that it
+stays what it is as the cache grows; only a ``SmallAgent`` whose inputs include the age also looks
+at the length of the cache, for comparison: such an agent cannot be folded into a policy file.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from .positions import expand_positions, smooth_position_features
 
 POSITION_KINDS = ("table", "smooth")
+INPUTS = ("k", "v", "pos", "age")
 
 
 class HeadLinear(nn.Module):
@@ -115,12 +118,14 @@ class Agent(nn.Module):
             rows of a table that training never visits keep their random init. Lower it after
             training if training saw less than the constructor assumed.
         standardise: whether keys and values are standardised.
+        length_aware: whether scores depend on the length of the cache.
     """
 
     k_mean: Tensor
     k_std: Tensor
     v_mean: Tensor
     v_std: Tensor
+    length_aware = False
 
     def __init__(
         self,
@@ -259,9 +264,12 @@ class PaperAgent(Agent):
         self.norm2 = HeadLayerNorm(*grid, hidden, norm_eps)
         self.output = HeadLinear(*grid, hidden, 1, generator)
 
-    def forward(self, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
+    def forward(
+        self, k: Tensor, v: Tensor, pos: Tensor, length: Tensor | int | None = None
+    ) -> Tensor:
         """Scores [L, B, H, T] of k [L, B, H, T, Dk], v [L, B, H, T, Dv] at pos (integers; [T],
-        [B, T] or [L, B, H, T]). Padding is scored as position 0: mask it."""
+        [B, T] or [L, B, H, T]). Padding is scored as position 0: mask it. ``length`` changes
+        nothing: it is there for agents that look at it."""
         k, v, pos = self.checked_inputs(k, v, pos)
         e_k = self.k_norm(affine(k, *self.branch("k")))
         e_v = self.v_norm(affine(v, *self.branch("v")))
@@ -421,6 +429,7 @@ class SmallAgent(Agent):
         position: str = "smooth",
         position_dim: int = 8,
         position_rows: int = 12_000,
+        inputs: str = "k+v+pos",
         generator: torch.Generator | None = None,
     ) -> None:
         """Draw the initial weights as PyTorch's layers do.
@@ -432,6 +441,9 @@ class SmallAgent(Agent):
             position: "smooth" or "table" (learned rows, without LayerNorm).
             position_dim: number of position features.
             position_rows: P, longest trained position + 1.
+            inputs: what the network sees, some of k, v, pos and age joined by +. The age of an
+                entry is the length of the cache minus its position, as smooth features. What is
+                left out has weight 0, so the shapes stay the same.
             generator: seeds the initialisation.
         """
         super().__init__(
@@ -445,31 +457,56 @@ class SmallAgent(Agent):
             position_rows,
             standardise=True,
         )
+        self.inputs = tuple(inputs.split("+"))
+        if not set(self.inputs) <= set(INPUTS) or len(set(self.inputs)) != len(self.inputs):
+            raise ValueError(f"inputs: got {inputs!r}, expected some of {'+'.join(INPUTS)}")
+        self.length_aware = "age" in self.inputs
         grid = (layers, kv_heads)
         if position == "table":
             self.pos_embedding = HeadEmbedding(*grid, position_rows, position_dim, generator)
-        inputs = self.head_dim_k + self.head_dim_v + position_dim
-        self.input = HeadLinear(*grid, inputs, hidden, generator)
+        widths = self._input_widths()
+        self.input = HeadLinear(*grid, sum(widths.values()), hidden, generator)
         self.hidden = HeadLinear(*grid, hidden, hidden, generator)
         self.output = HeadLinear(*grid, hidden, 1, generator)
 
-    def forward(self, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
+    def forward(
+        self, k: Tensor, v: Tensor, pos: Tensor, length: Tensor | int | None = None
+    ) -> Tensor:
         """Scores [L, B, H, T] of k [L, B, H, T, Dk], v [L, B, H, T, Dv] at pos (integers; [T],
-        [B, T] or [L, B, H, T]). Padding is scored as position 0: mask it."""
-        k, v, pos = self.checked_inputs(k, v, pos)
+        [B, T] or [L, B, H, T]). Padding is scored as position 0: mask it.
+
+        ``length``, one number or one for each position, is needed if the age is an input: the
+        position of the token that comes next."""
+        k, v, clamped = self.checked_inputs(k, v, pos)
         if self.position == "table":
-            x_p = self.pos_embedding(pos)
+            features = [k, v, self.pos_embedding(clamped)]
         else:
-            x_p = self.smooth_features(pos)
+            features = [k, v, self.smooth_features(clamped)]
+        if self.length_aware:
+            if length is None:
+                raise ValueError("length: got None, expected the cache's, because age is an input")
+            age = expand_positions(length - pos, *k.shape[:-1])
+            features.append(self.smooth_features(age))
         weight, bias = self.first_layer()
-        h_1 = F.silu(affine(torch.cat([k, v, x_p], dim=-1), weight, bias))
+        h_1 = F.silu(affine(torch.cat(features, dim=-1), weight, bias))
         h_2 = F.silu(self.hidden(h_1))
         scores: Tensor = self.output(h_2).squeeze(-1)
         return scores
 
     def first_layer(self) -> tuple[Tensor, Tensor]:
-        """W_1 [L, H, hidden, Dk + Dv + F] and b_1 [L, H, hidden], standardisation included."""
-        features = self.k_mean.new_zeros(self.layers, self.kv_heads, self.position_dim)
+        """W_1 [L, H, hidden, Dk + Dv + F] and b_1 [L, H, hidden], standardisation included.
+
+        With the age another F columns follow."""
+        widths = self._input_widths()
+        others = sum(widths.values()) - widths["k"] - widths["v"]
+        features = self.k_mean.new_zeros(self.layers, self.kv_heads, others)
         mean = torch.cat([self.k_mean, self.v_mean, features], dim=-1)
         std = torch.cat([self.k_std, self.v_std, features + 1], dim=-1)
-        return standardised_weights(self.input.weight, self.input.bias, mean, std)
+        seen = [mean.new_full((width,), name in self.inputs) for name, width in widths.items()]
+        weight = self.input.weight * torch.cat(seen)
+        return standardised_weights(weight, self.input.bias, mean, std)
+
+    def _input_widths(self) -> dict[str, int]:
+        """Columns of the first layer by input, also of those that are left out."""
+        widths = {"k": self.head_dim_k, "v": self.head_dim_v, "pos": self.position_dim}
+        return widths | ({"age": self.position_dim} if self.length_aware else {})

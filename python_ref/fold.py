@@ -133,7 +133,16 @@ class FoldedPolicy:
 
 @torch.no_grad()
 def fold(agent: Agent, dtype: torch.dtype = torch.float32) -> FoldedPolicy:
-    """Fold an agent. Computed in float64 and stored in ``dtype``."""
+    """Fold an agent. Computed in float64 and stored in ``dtype``.
+
+    Raises:
+        ValueError: the agent's scores depend on the length of the cache.
+    """
+    if agent.length_aware:
+        raise ValueError(
+            "agent: its inputs include the age of an entry, expected features of k, v and pos "
+            "alone, so that scores stay what they are as the cache grows"
+        )
     if isinstance(agent, PaperAgent):
         tensors, positions = _fold_paper(copy.deepcopy(agent).double())
         norms, norm_eps = True, agent.norm_eps

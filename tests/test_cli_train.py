@@ -138,6 +138,7 @@ def test_the_papers_architecture(traces, tmp_path):
         (["--objective", "guess"], "objective: got 'guess'"),
         (["--agent", "hidden"], "--agent: got 'hidden', expected KEY=VALUE"),
         (["--agent", "depth=3"], "agent: got {'depth': 3}"),
+        (["--agent", "inputs=k+age"], "--agent: the inputs include age"),
         (["--parallel", "both"], "parallel: got 'both'"),
         (["--resume"], "resume: got no checkpoint folder"),
         (["--steps", "0"], "steps: got 0"),

@@ -34,7 +34,8 @@ def train_policy(
         "small", help="small, or paper: the paper's agent, some 20 times dearer."
     ),
     agent: list[str] = typer.Option(
-        [], help="KEY=VALUE: an option of the agent, such as hidden=32 or position=table."
+        [],
+        help="KEY=VALUE: an option of the agent, such as hidden=32 or inputs=k+pos.",
     ),
     steps: int | None = typer.Option(None, help="Of each phase that does not say; else 400."),
     items: int | None = typer.Option(
@@ -92,6 +93,11 @@ def train_policy(
         recent=recent,
         seed=seed,
     )
+    if "age" in str(recipe.agent.get("inputs", "")).split("+"):
+        raise ValueError(
+            "--agent: the inputs include age, expected features of k, v and pos alone: a policy "
+            "file holds no other (bench/ablation.py compares them)"
+        )
     group = Parallel.start(parallel, device)
     try:
         trainer = Trainer(

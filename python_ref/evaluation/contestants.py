@@ -125,8 +125,9 @@ def by_agent(agent: Agent, name: str = "kvp") -> Contestant:
 
     @torch.no_grad()
     def score(item: Prefilled) -> Tensor:
-        pos = torch.arange(item.k.shape[2], device=item.k.device)
-        scores: Tensor = agent(item.k.unsqueeze(1).float(), item.v.unsqueeze(1).float(), pos)
+        n = item.k.shape[2]
+        pos = torch.arange(n, device=item.k.device)
+        scores: Tensor = agent(item.k.unsqueeze(1).float(), item.v.unsqueeze(1).float(), pos, n)
         return scores.squeeze(1)
 
     return Contestant(name, score)

@@ -45,6 +45,7 @@ class Tokens:
     Attributes:
         k, v: [L, 1, H, items tokens, D] fp32.
         pos: [items tokens].
+        length: [items tokens], of the context that each is a token of.
         utility: [L, H, items, tokens] fp32.
         weight: [items, tokens].
     """
@@ -52,6 +53,7 @@ class Tokens:
     k: Tensor
     v: Tensor
     pos: Tensor
+    length: Tensor
     utility: Tensor
     weight: Tensor
 
@@ -129,10 +131,12 @@ class Corpus:
             k[:, :, own] = trace.k[layers].index_select(2, item.index)
             v[:, :, own] = trace.v[layers].index_select(2, item.index)
             utility[:, :, i] = trace.utilities[item.split][layers].index_select(2, item.index)
+        lengths = torch.tensor([self.splits[item.trace][item.split] for item in items])
         return Tokens(
             k.to(device).float().unsqueeze(1),
             v.to(device).float().unsqueeze(1),
             torch.cat([item.index for item in items]).to(device),
+            lengths.repeat_interleave(tokens).to(device),
             utility.to(device),
             torch.stack([item.weight for item in items]).to(device),
         )

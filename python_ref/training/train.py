@@ -234,7 +234,7 @@ class Trainer:
         share = self.parallel.items(phase.items)
         own = range(*share.indices(phase.items))
         data = self.corpus.read([drawn[i] for i in own], self.layers, self.device)
-        scores = agent(data.k, data.v, data.pos).squeeze(1)
+        scores = agent(data.k, data.v, data.pos, data.length).squeeze(1)
         scores = scores.unflatten(-1, data.weight.shape)
 
         def gumbel(count: int) -> Tensor:
@@ -302,6 +302,7 @@ class Trainer:
         costs = ranking_costs(
             lambda *inputs: functional_call(agent, weights, inputs),
             (self.dev[i] for i in (own if shared else range(len(self.dev)))),
+            length_aware=agent.length_aware,
             layers=self.layers,
             sinks=self.recipe.sinks,
             recent=self.recipe.recent,

@@ -1,5 +1,7 @@
 """The architectures, written out for one head at a time with PyTorch's own layers."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -126,6 +128,37 @@ def test_small_agent_by_hand():
             )
 
 
+@pytest.mark.parametrize("left_out", ["k", "v", "pos", "age"])
+def test_inputs_that_are_left_out_do_not_matter(left_out):
+    inputs = [name for name in ("k", "v", "pos", "age") if name != left_out]
+    agent = SmallAgent(LAYERS, HEADS, 8, 6, position_rows=ROWS, inputs="+".join(inputs))
+    k, v, pos = (x.float() if x.is_floating_point() else x for x in cache())
+    given = {"k": k, "v": v, "pos": pos, "age": pos + 3}
+
+    def score(changed=None):
+        x = given | ({changed: given[changed] + 1} if changed else {})
+        return agent(x["k"], x["v"], x["pos"], x["pos"] + x["age"])
+
+    for name in given:
+        assert torch.equal(score(name), score()) == (name == left_out), name
+
+
+def test_the_age_is_a_smooth_feature_of_the_length_minus_the_position():
+    agent = SmallAgent(1, 1, 4, position_rows=ROWS, inputs="age")
+    k = torch.zeros(1, 1, 1, 5, 4)
+    at_9 = agent(k, k, torch.arange(5), 9)
+    assert torch.equal(at_9, agent(k, k, torch.arange(2, 7), 11))
+    assert torch.equal(at_9[..., 2:], agent(k, k, torch.arange(5), torch.full((5,), 7))[..., :3])
+    w = agent.state_dict()
+    x = smooth_position_features(torch.tensor(9), 8)
+    hidden = F.silu(w["input.weight"][0, 0, :, -8:] @ x + w["input.bias"][0, 0])
+    hidden = F.silu(w["hidden.weight"][0, 0] @ hidden + w["hidden.bias"][0, 0])
+    expected = w["output.weight"][0, 0] @ hidden + w["output.bias"][0, 0]
+    torch.testing.assert_close(at_9[0, 0, 0, 0], expected[0])
+    with pytest.raises(ValueError, match="length: got None"):
+        agent(k, k, torch.arange(5))
+
+
 def test_constant_channels_standardise_to_zero():
     agent = SmallAgent(1, 1, 4)
     k = torch.randn(1, 1, 1, 50, 4)
@@ -165,6 +198,11 @@ def test_heads_do_not_share_and_all_parameters_learn(family):
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="position: got 'age'"):
         SmallAgent(1, 1, 4, position="age")
+    for inputs in ("k+q", "k+k", ""):
+        with pytest.raises(
+            ValueError, match=rf"inputs: got '{re.escape(inputs)}', expected some of"
+        ):
+            SmallAgent(1, 1, 4, inputs=inputs)
     with pytest.raises(ValueError, match="kv_heads: got 0"):
         SmallAgent(1, 0, 4)
     agent = SmallAgent(1, 2, 4)

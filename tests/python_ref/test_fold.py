@@ -44,6 +44,9 @@ AGENTS = {
         generator=seeded(),
     ),
     "small": lambda dk, dv: SmallAgent(LAYERS, HEADS, dk, dv, position_rows=40, generator=seeded()),
+    "small-keys": lambda dk, dv: SmallAgent(
+        LAYERS, HEADS, dk, dv, inputs="k+pos", position_rows=40, generator=seeded()
+    ),
     "small-table": lambda dk, dv: SmallAgent(
         LAYERS, HEADS, dk, dv, position="table", position_rows=40, generator=seeded()
     ),
@@ -71,6 +74,11 @@ def test_float32_folding_is_close(name):
     assert actual.dtype == torch.float32
     error = (actual.double() - expected).abs().max() / expected.abs().max()
     assert error < 1e-4
+
+
+def test_scores_that_depend_on_the_length_are_refused():
+    with pytest.raises(ValueError, match="agent: its inputs include the age"):
+        fold(SmallAgent(LAYERS, HEADS, 8, inputs="k+v+pos+age"))
 
 
 def test_shapes_are_in_packing_order():

@@ -431,17 +431,18 @@ def test_a_gradient_that_is_not_finite_stops(monkeypatch):
 # Measurement and log
 
 
-def test_the_development_cost_is_that_of_the_averaged_weights():
+@pytest.mark.parametrize("inputs", ["k+v+pos", "k+v+pos+age"])
+def test_the_development_cost_is_that_of_the_averaged_weights(inputs):
     traces, dev = [trace(0)], [trace(8, 60, (30, 60)), trace(9, 700)]
-    trainer = Trainer(traces, SHORT, dev=dev)
+    trainer = Trainer(traces, replace(SHORT, agent={"inputs": inputs}), dev=dev)
     agent = trainer.run()
     plain, pinned = [], []
     for item in dev:
         pos = torch.arange(item.k.shape[2])
-        with torch.no_grad():
-            scores = agent(item.k.float().unsqueeze(1), item.v.float().unsqueeze(1), pos).squeeze(1)
+        k, v = item.k.float().unsqueeze(1), item.v.float().unsqueeze(1)
         for n, utility in zip(item.splits, item.utilities, strict=True):
-            own = scores[..., :n]
+            with torch.no_grad():
+                own = agent(k, v, pos, n).squeeze(1)[..., :n]
             plain.append(cost_of_scores(own, utility) / optimal_cost(utility))
             own, ideal = own.double(), utility.double()
             for ranked in (own, ideal):
@@ -460,7 +461,7 @@ def test_the_development_cost_is_that_of_the_averaged_weights():
 
 def test_the_ideal_scores_cost_one():
     item = trace(3, 50, (30, 50))
-    costs = ranking_costs(lambda k, v, pos: item.utilities[-1][:, None, :, pos], [item])
+    costs = ranking_costs(lambda k, v, pos, n: item.utilities[-1][:, None, :, pos], [item])
     assert costs.shape == (2, 2, 2, 2)
     torch.testing.assert_close(costs, torch.ones_like(costs))
     with pytest.raises(ValueError, match="dev: got no traces"):
