@@ -18,10 +18,11 @@ TRACES := build/traces
 # Trains policy $(1) on traces $(2): the recipe of docs/training.md.
 train = rm -f docs/training/$(1).csv && $(BIN)/kvp-ext train $(2) --dev $(TRACES)/dev $(RECIPE) \
   --out kvp_ext/policies/$(1).safetensors --log docs/training/$(1).csv --plot docs/training/$(1).png
-RECIPE := --objective regression:1000 --objective exact:200
+RECIPE := --objective regression:700 --objective exact:500,marked_weight=4
 
 .DEFAULT_GOAL := help
-.PHONY: help build browser demo test test-quick compat lint format bench sanitize lock traces policies results clean
+.PHONY: help build browser demo test test-quick compat lint format bench sanitize lock traces policies \
+  results ablation clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -78,19 +79,22 @@ bench: build ## Microbenchmarks: a table of KVP against the baselines
 sanitize: build ## The CPU backend under AddressSanitizer and UBSan
 	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh
 
-traces: build ## What SmolLM2 computes on the training documents (45 minutes on 2 cores, 6 GB)
+traces: build ## What SmolLM2 computes on the training documents (45 minutes on 2 cores, 8 GB)
 	$(BIN)/kvp-ext trace --source ruler --count 110 --out $(TRACES)/ruler
 	$(BIN)/kvp-ext trace --source dialogue=2 --source novel --source essay --count 90 \
-	  --out $(TRACES)/text
-	$(BIN)/kvp-ext trace --source needles --count 120 --out $(TRACES)/needles
+	  --answer-share 0 --out $(TRACES)/text
+	$(BIN)/kvp-ext trace --source needles --count 200 --out $(TRACES)/needles
 	$(BIN)/kvp-ext trace --source needles --source ruler=0.5 --source dialogue --source novel=0.5 \
-	  --source essay=0.5 --split dev --seed 7 --count 28 --out $(TRACES)/dev
+	  --source essay=0.5 --split dev --seed 7 --count 28 --answer-share 0 --out $(TRACES)/dev
 
 policies: traces ## The three policies that the package ships, from the traces (10 minutes each)
 	$(call train,smollm2-135m-instruct,--traces $(TRACES)/ruler --traces $(TRACES)/text \
 	  --traces $(TRACES)/needles)
 	$(call train,smollm2-135m-instruct-ruler,--traces $(TRACES)/ruler --traces $(TRACES)/needles)
 	$(call train,smollm2-135m-instruct-dialogue,--traces $(TRACES)/text --kind dialogue)
+
+ablation: build ## docs/ablation.md: objectives, inputs, seeds and tasks, on the traces
+	$(BIN)/python bench/ablation.py --traces $(TRACES)
 
 results: build ## docs/results.md: every method on the test documents
 	$(BIN)/python bench/results.py
