@@ -115,7 +115,7 @@ def generate(
         cache = _cache_of(model, k, v, len(rows))
         step, place = torch.tensor([list(prompts[i]) for i in rows]), position
         for _ in range(tokens):
-            logits = forward(model, step, cache, place).logits[:, -1].float().cpu()
+            logits = forward(model, step, cache, place, 1).logits[:, -1].float().cpu()
             chosen = [
                 _sample(row, temperature, stream)
                 for row, stream in zip(logits, streams, strict=True)
@@ -136,14 +136,24 @@ def _sample(logits: Tensor, temperature: float, stream: torch.Generator) -> int:
     return int(torch.multinomial(weights, 1, generator=stream))
 
 
-def forward(network: Any, tokens: Tensor, cache: Any, position: int) -> Any:
-    """One forward of tokens [B, q] whose first column is at `position`."""
+def forward(
+    network: Any, tokens: Tensor, cache: Any, position: int, last: int | None = None
+) -> Any:
+    """One forward of tokens [B, q] whose first column is at `position`.
+
+    With `last` only the logits of so many last tokens are needed; a model that can leave the others
+    out does so, which saves time where the vocabulary is large.
+    """
     positions = torch.arange(position, position + tokens.shape[1], device=network.device)
+    options: dict[str, Any] = {}
+    if last is not None and "logits_to_keep" in inspect.signature(network.forward).parameters:
+        options["logits_to_keep"] = last
     return network(
         tokens.to(network.device),
         position_ids=positions[None].expand(tokens.shape[0], -1),
         use_cache=True,
         **{_cache_argument(network): cache},
+        **options,
     )
 
 

@@ -53,7 +53,8 @@ def answers(
         cache = _cache_of(model, some_k, some_v)
         ids = torch.tensor([branch.ids]).expand(some_k.shape[1], -1)
         with torch.no_grad():
-            logits = forward(model, ids, cache, position).logits[:, start - 1 : stop - 1]
+            predicting = stop - start + 1
+            logits = forward(model, ids, cache, position, predicting).logits[:, -predicting:-1]
         result += [score_answer(row.cpu(), target) for row in logits]
     return result
 
@@ -99,7 +100,7 @@ def _generate(
     said: list[list[int]] = [[] for _ in range(k.shape[1])]
     ended = [False] * len(said)
     for _ in range(tokens):
-        logits = forward(model, step, cache, position).logits[:, -1]
+        logits = forward(model, step, cache, position, 1).logits[:, -1]
         position += step.shape[1]
         step = logits.argmax(dim=-1, keepdim=True).cpu()
         for row, token in enumerate(step[:, 0].tolist()):

@@ -7,7 +7,7 @@ import torch
 import transformers
 from families import FAMILIES, LAYERS, VOCAB, config, eager, make, random_ids
 
-from python_ref.decoder import continue_from, generate, prefill
+from python_ref.decoder import continue_from, forward, generate, prefill
 from python_ref.model_info import inspect_model
 
 
@@ -99,6 +99,16 @@ def test_greedy_generation_is_what_the_model_would_say(family):
     shortened = [said[: said.index(stop) + 1] if stop in said else said for said in expected]
     assert generate(model, k, v, 25, prompts, 6, stop=[stop]) == shortened
     assert k.shape[2] == 25
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_logits_that_nobody_needs_are_left_out(family):
+    model, ids = make(family), torch.tensor([random_ids(12)])
+    every = forward(model, ids, transformers.DynamicCache(), 0).logits
+    some = forward(model, ids, transformers.DynamicCache(), 0, last=3).logits
+    assert some.shape == (1, 3, VOCAB)
+    torch.testing.assert_close(some, every[:, -3:])
 
 
 def test_sampling_is_seeded_and_follows_the_distribution():
