@@ -250,7 +250,7 @@ def verdict(ours: list[Outcome], rest: list[Outcome], questions: int) -> list[st
         )
     lines.append(
         "One page is an illustration: differences of a few hundredths of a nat over "
-        f"{CONTINUATION} tokens are noise. docs/first_policy.md has the measurements."
+        f"{CONTINUATION} tokens are noise. docs/policies.md has the measurements."
     )
     return lines
 
