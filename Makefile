@@ -16,9 +16,9 @@ OLDEST_TRANSFORMERS := transformers==4.56.0 tokenizers==0.22.0 huggingface-hub==
 
 TRACES := build/traces
 # Trains policy $(1) on traces $(2): the recipe of docs/training.md.
-train = rm -f docs/training/$(1).csv && $(BIN)/kvp-ext train $(2) --dev $(TRACES)/dev $(RECIPE) --every 300 \
+train = rm -f docs/training/$(1).csv && $(BIN)/kvp-ext train $(2) --dev $(TRACES)/dev $(RECIPE) --every 1000 \
   --out kvp_ext/policies/$(1).safetensors --log docs/training/$(1).csv --plot docs/training/$(1).png
-RECIPE := --objective regression:700 --objective exact:500,marked_weight=4
+RECIPE := --objective regression:700 --objective exact:2500,marked_weight=4,learning_rate=1e-3
 
 .DEFAULT_GOAL := help
 .PHONY: help build browser demo test test-quick compat lint format bench sanitize lock traces policies \

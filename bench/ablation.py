@@ -34,7 +34,7 @@ from python_ref.training.train import AnyAgent, Trainer, make_agent
 from python_ref.training.validation import ranking_costs
 
 # The default policy's recipe (RECIPE in the Makefile), and one phase of the same size for all.
-DEFAULT = ("regression:700", "exact:500,marked_weight=4")
+DEFAULT = ("regression:700", "exact:2500,marked_weight=4,learning_rate=1e-3")
 STEPS = 400
 BUDGETS = (0.25, 0.125)
 FOLDERS = ("ruler", "text", "needles")

@@ -144,4 +144,9 @@ def _smoothed(values: Sequence[float], decay: float = 0.9) -> list[float]:
 
 
 def _cells(row: Row) -> list[str]:
-    return ["" if value is None else str(value) for value in asdict(row).values()]
+    """Six digits: a log is to be read, and thousands of steps stay small."""
+    return [_cell(value) for value in asdict(row).values()]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
