@@ -8,29 +8,20 @@ The test split is used, once, after every choice was made on the development spl
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from tqdm import tqdm
 
 import kvp_ext
 from kvp_ext.active import DEFAULT_POLICY
 from kvp_ext.integrations import smollm2
 from python_ref.artifacts import replacing
 from python_ref.data.mixture import documents
-from python_ref.evaluation import (
-    Plan,
-    append_records,
-    contestants,
-    evaluate,
-    read_records,
-    summarise,
-)
+from python_ref.evaluation import Plan, contestants, evaluate_into, summarise
 from python_ref.evaluation.metrics import METRICS
-from python_ref.evaluation.records import PROTOCOLS, chosen
+from python_ref.evaluation.records import PROTOCOLS
 from python_ref.evaluation.summary import Cell, Summary
 from python_ref.evaluation.tables import budget_label
 from python_ref.model_info import inspect_model
@@ -122,7 +113,6 @@ def main(
     model, tokenizer = smollm2.load()
     info = inspect_model(model, "SmolLM2-135M-Instruct")
     label = f"{info.name} {info.fingerprint[:8]} {info.dtype}"
-    known = read_records(records)
     pages = []
     for section in SECTIONS:
         if only not in section.name:
@@ -140,12 +130,8 @@ def main(
             )
         )
         tasks = {section.name: tests}
-        done = evaluate(model, tokenizer, tasks, plan, known=known)
-        for new in tqdm(done, total=len(tests), desc=section.name, file=sys.stderr):
-            append_records(records, new)
-            known += new
-        keys = [run.key for test in tests for run in plan.runs(section.name, test)]
-        summaries = summarise(chosen(known, keys), reference="kvp")
+        found = evaluate_into(records, model, tokenizer, tasks, plan, title=section.name)
+        summaries = summarise(found, reference="kvp")
         pages.append(page(section, summaries))
     introduction = INTRODUCTION.format(sinks=plan.sinks, recent=plan.recent, best=BEST_SNAPKV)
     with replacing(out) as draft:

@@ -88,7 +88,7 @@ def test_every_variant_of_the_ablation_can_be_trained():
         assert len(tokens) == 1, "equal steps and equal tokens"
     seeds, tasks = ablation.SECTIONS[2:]
     assert {v.seed for v in seeds.variants} == {0, 1, 2}
-    assert [v.without for v in tasks.variants[1:]] == [(task,) for task in tasks.tasks]
+    assert [v.without for v in tasks.variants[1:-1]] == [(task,) for task in tasks.tasks]
 
 
 def test_the_default_recipe_is_the_one_of_the_makefile():

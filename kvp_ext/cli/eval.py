@@ -48,22 +48,11 @@ def evaluate(
     device: str = typer.Option("auto", help="Where the model runs: auto, cpu, cuda, cuda:1."),
 ) -> None:
     """Compare eviction methods on a model's answers and on the attention they lose."""
-    from tqdm import tqdm
-
     from python_ref.artifacts import replacing
     from python_ref.data.mixture import documents, parse_sources
-    from python_ref.evaluation import (
-        Plan,
-        append_records,
-        contestants,
-        parse_budget,
-        read_records,
-        summarise,
-    )
-    from python_ref.evaluation import evaluate as run
+    from python_ref.evaluation import Plan, contestants, evaluate_into, parse_budget, summarise
     from python_ref.evaluation.contestants import check_geometry
     from python_ref.evaluation.curves import draw_curves
-    from python_ref.evaluation.records import chosen
     from python_ref.evaluation.tables import as_json, markdown, rich_table
     from python_ref.model_info import inspect_model
 
@@ -81,7 +70,6 @@ def evaluate(
     if reference and reference not in [c.name for c in rivals]:
         raise ValueError(f"--reference: got {reference!r}, expected one of the methods compared")
     path = out / "records.jsonl" if records is None else records
-    known = read_records(path)
     if split == "test":
         console.print("The test split is for one look, after every choice was made on dev.")
 
@@ -96,15 +84,9 @@ def evaluate(
             for one in names
         }
     plan = Plan(name, rivals, budgets, protocols, sinks, recent)
-    keys = [run.key for one, docs in tasks.items() for d in docs for run in plan.runs(one, d)]
-
     out.mkdir(parents=True, exist_ok=True)
-    total = sum(map(len, tasks.values()))
-    done = run(network, tokenizer, tasks, plan, known=known)
-    for new in tqdm(done, total=total, desc="documents"):
-        append_records(path, new)
-        known += new
-    summaries = summarise(chosen(known, keys), reference=reference, seed=seed)
+    found = evaluate_into(path, network, tokenizer, tasks, plan)
+    summaries = summarise(found, reference=reference, seed=seed)
     heading = f"{name}: {split} split, {count} documents a task, {lengths} tokens, seed {seed}"
     for name, text in (
         ("tables.md", markdown(summaries, heading)),

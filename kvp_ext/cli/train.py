@@ -73,7 +73,7 @@ def train_policy(
     from python_ref.training.log import plot as draw
     from python_ref.training.log import read
     from python_ref.training.trace_pool import TracePool
-    from python_ref.training.train import Recipe, Trainer, parse_phase
+    from python_ref.training.train import Recipe, Trainer, make_agent, parse_phase
 
     if plot is not None and log is None:
         raise ValueError("--plot: got no --log, expected one to draw")
@@ -93,11 +93,6 @@ def train_policy(
         recent=recent,
         seed=seed,
     )
-    if "age" in str(recipe.agent.get("inputs", "")).split("+"):
-        raise ValueError(
-            "--agent: the inputs include age, expected features of k, v and pos alone: a policy "
-            "file holds no other (bench/ablation.py compares them)"
-        )
     group = Parallel.start(parallel, device)
     try:
         trainer = Trainer(
@@ -112,6 +107,11 @@ def train_policy(
             parallel=group,
             device=device,
         )
+        if make_agent(recipe, trainer.corpus).length_aware:
+            raise ValueError(
+                "--agent: the inputs include age, expected features of k, v and pos alone: a "
+                "policy file holds no other (bench/ablation.py compares them)"
+            )
         console = Console(quiet=not group.is_main)
         done = trainer.steps_done
         if done:

@@ -32,7 +32,7 @@ from python_ref.evaluation.metrics import METRICS, Answer, exact_match, perplexi
 from python_ref.evaluation.plan import Plan
 from python_ref.evaluation.prefilled import Needs, Prefilled, prefill_document, prefill_further
 from python_ref.evaluation.records import PROTOCOLS, Record, append_records, read_records
-from python_ref.evaluation.runner import evaluate
+from python_ref.evaluation.runner import evaluate, evaluate_into
 from python_ref.evaluation.running import answers
 from python_ref.evaluation.statistics import bootstrap_interval, wilson_interval
 from python_ref.evaluation.summary import Cell, Summary, summarise
@@ -59,6 +59,7 @@ __all__ = [
     "contestant",
     "contestants",
     "evaluate",
+    "evaluate_into",
     "evict",
     "exact_match",
     "parse_budget",

@@ -113,11 +113,9 @@ def by_policy(policy: kvp_ext.Policy, name: str = "kvp") -> Contestant:
         k, v = (x.cpu().unsqueeze(1) for x in (item.k, item.v))
         return kvp_ext.score(k, v, torch.arange(k.shape[3]), policy=policy).squeeze(1)
 
-    weights = hashlib.sha256()
-    for tensor in (policy.packed(), policy.folded.positions):
-        weights.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    weights = _fingerprint([policy.packed(), policy.folded.positions])
     geometry = {field: getattr(policy, field) for field in GEOMETRY}
-    return Contestant(name, score, fingerprint=weights.hexdigest()[:16], geometry=geometry)
+    return Contestant(name, score, fingerprint=weights, geometry=geometry)
 
 
 def by_agent(agent: Agent, name: str = "kvp") -> Contestant:
@@ -130,7 +128,16 @@ def by_agent(agent: Agent, name: str = "kvp") -> Contestant:
         scores: Tensor = agent(item.k.unsqueeze(1).float(), item.v.unsqueeze(1).float(), pos, n)
         return scores.squeeze(1)
 
-    return Contestant(name, score)
+    weights = _fingerprint([tensor for _, tensor in sorted(agent.state_dict().items())])
+    return Contestant(name, score, fingerprint=weights)
+
+
+def _fingerprint(weights: Sequence[Tensor]) -> str:
+    """What tells one set of weights from another in records."""
+    digest = hashlib.sha256()
+    for tensor in weights:
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def by_method(name: str, label: str | None = None, **options: Any) -> Contestant:

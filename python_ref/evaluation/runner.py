@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,14 @@ from python_ref.evaluation.metrics import TEXT_METRICS, answer_nll, exact_match,
 from python_ref.evaluation.plan import Plan
 from python_ref.evaluation.prefilled import Prefilled, prefill_document, prefill_further
 from python_ref.evaluation.ranking_cost import best_by_score, relative_loss
-from python_ref.evaluation.records import FULL, Record, Run
+from python_ref.evaluation.records import (
+    FULL,
+    Record,
+    Run,
+    append_records,
+    chosen,
+    read_records,
+)
 from python_ref.evaluation.running import answers, end_tokens, generate
 from python_ref.utility import relative_cost
 
@@ -48,6 +56,35 @@ def evaluate(
         for document in documents:
             missing = [run for run in plan.runs(task, document) if run.key not in done]
             yield _evaluate_document(model, tokenizer, document, plan, missing)
+
+
+def evaluate_into(
+    file: Path,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    tasks: Mapping[str, Sequence[Document]],
+    plan: Plan,
+    *,
+    title: str = "documents",
+) -> list[Record]:
+    """The records of a plan: those that a file holds, and the others, which it gets as they come.
+
+    Args:
+        file: JSON lines; made if it does not exist.
+        title: of the progress bar.
+
+    Raises:
+        ValueError: the file holds something else than records.
+    """
+    from tqdm import tqdm
+
+    known = read_records(file)
+    new = evaluate(model, tokenizer, tasks, plan, known=known)
+    for records in tqdm(new, total=sum(map(len, tasks.values())), desc=title):
+        append_records(file, records)
+        known += records
+    runs = (run for task, some in tasks.items() for one in some for run in plan.runs(task, one))
+    return chosen(known, [run.key for run in runs])
 
 
 def _evaluate_document(

@@ -198,3 +198,11 @@ def test_budgets(text, budget, kept):
 def test_wrong_budgets(text):
     with pytest.raises(ValueError, match=r"budget: got .*, expected a fraction"):
         parse_budget(text)
+
+
+def test_agents_are_told_apart_by_their_weights():
+    def named(name, seed):
+        generator = torch.Generator().manual_seed(seed)
+        return by_agent(SmallAgent(1, 1, 4, generator=generator), name)
+
+    assert named("a", 0).fingerprint == named("b", 0).fingerprint != named("a", 1).fingerprint
