@@ -57,9 +57,9 @@ def peak_extra_bytes(work: Workload, policy: kvp_ext.Policy, budget: int) -> int
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)
-    from kvp_ext._backends import native
+    from kvp_ext._backends import resolve
 
-    return peak + native.workspace_held()
+    return peak + resolve("cpu", work.k.device).workspace_held()
 
 
 def main(tokens: int = 4096, rounds: int = 15, keep: float = 0.25, out: Path | None = None) -> None:

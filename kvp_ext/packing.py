@@ -46,6 +46,30 @@ def pack(folded: FoldedPolicy) -> Tensor:
     return packed.to(folded.positions.device)
 
 
+def fragments(folded: FoldedPolicy, packed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Packed weights and position features as 16-bit fragments, uint8 on the policy's device.
+
+    The layout is that of `csrc/host/fragment_layout.h`.
+    """
+    shape = shape_of(folded)
+    code = _C.FLOAT16 if dtype == torch.float16 else _C.BFLOAT16
+    block_bytes, row_bytes = _C.policy_fragment_bytes(shape)
+    packed = packed.cpu()
+    lead = packed.shape[:2]
+    weights = torch.empty(*lead, block_bytes, dtype=torch.uint8, device="cpu")
+    for layer in range(lead[0]):
+        for head in range(lead[1]):
+            block = packed[layer, head]
+            _C.policy_fragments(shape, code, block.data_ptr(), weights[layer, head].data_ptr())
+    features = folded.positions.float().cpu().contiguous()
+    positions = torch.empty(*features.shape[:-1], row_bytes, dtype=torch.uint8, device="cpu")
+    _C.policy_position_fragments(
+        shape, code, features.data_ptr(), features[..., 0].numel(), positions.data_ptr()
+    )
+    device = folded.positions.device
+    return weights.to(device), positions.to(device)
+
+
 def unpack(shape: _C.PolicyShape, packed: Tensor) -> dict[str, Tensor]:
     """The exact inverse of `pack`: tensor name to fp32 `[layers, kv_heads, …]` on the CPU."""
     packed = packed.cpu().contiguous()

@@ -51,6 +51,7 @@ class Policy:
         self.name = name
         self.provenance: dict[str, Any] = dict(provenance or {})
         self._packed: Tensor | None = None
+        self._fragments: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def random(
@@ -151,6 +152,23 @@ class Policy:
         if self._packed is None:
             self._packed = packing.pack(self.folded)
         return self._packed
+
+    def fragments(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The weights and position features in the form that tensor cores read.
+
+        Args:
+            dtype: `torch.bfloat16` or `torch.float16`, to which they are rounded.
+
+        Returns:
+            uint8 `[layers, kv_heads, block]` and `[…, max_position + 1, row]` on the policy's
+            device. They are made once.
+
+        Raises:
+            RuntimeError: widths that no CUDA kernel exists for; names them.
+        """
+        if dtype not in self._fragments:
+            self._fragments[dtype] = packing.fragments(self.folded, self.packed(), dtype)
+        return self._fragments[dtype]
 
     def to(self, device: torch.device | str) -> Policy:
         """This policy with its weights on `device`."""

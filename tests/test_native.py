@@ -609,7 +609,7 @@ def test_policy_that_does_not_fit(changes, message):
     refuse(
         message,
         change=lambda a: setattr(
-            a, "policy", _C.PolicyView(shape, weights.data_ptr(), weights.data_ptr())
+            a, "policy", _C.PolicyView(shape, _C.FLOAT32, weights.data_ptr(), weights.data_ptr())
         ),
     )
 

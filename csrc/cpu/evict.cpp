@@ -112,8 +112,8 @@ class Operation {
     const bool consecutive = slots[count - 1] - slots[0] == count - 1;
     const ScoreTile tile{
         .shape = &shape,
-        .weights = policy.weights + head * block_floats_,
-        .positions = policy.positions + table,
+        .weights = static_cast<const float*>(policy.weights) + head * block_floats_,
+        .positions = static_cast<const float*>(policy.positions) + table,
         .k = row_data(layer.k, bytes, row),
         .k_stride = layer.k.stride_slot,
         .v = row_data(layer.v, bytes, row),

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/evict.h"
+#include "host/backends.h"
 #include "host/error.h"
 #include "host/validate.h"
 #include "kvp/kvp.h"
@@ -53,7 +53,7 @@ class Arguments {
 };
 
 void check_workspace(kvp_op op, const kvp_args& args) {
-  const size_t bytes = cpu::workspace_bytes(op, args);
+  const size_t bytes = backend_for(args.device).workspace_bytes(op, args);
   if (bytes == 0) return;
   if (args.workspace == nullptr) invalid("workspace is NULL, expected %zu bytes", bytes);
   if (args.workspace_bytes < bytes) {
@@ -67,7 +67,7 @@ kvp_status run(kvp_op op, const kvp_args* user_args) {
     check_workspace(op, *args);
     validate_counts(op, *args);
     validate_memory(op, *args);
-    cpu::run(op, *args);
+    backend_for((*args).device).run(op, *args);
   });
 }
 
@@ -80,7 +80,7 @@ kvp_status kvp_workspace_bytes(kvp_op op, const kvp_args* args, size_t* bytes) {
   return kvp::guarded([&] {
     if (bytes == nullptr) kvp::invalid("bytes is NULL");
     kvp::Arguments checked(op, args);
-    *bytes = kvp::cpu::workspace_bytes(op, *checked);
+    *bytes = kvp::backend_for((*checked).device).workspace_bytes(op, *checked);
   });
 }
 

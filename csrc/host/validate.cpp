@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "host/backends.h"
 #include "host/error.h"
 #include "host/policy.h"
 #include "host/rows.h"
@@ -39,8 +40,7 @@ void check_same(const char* name, int64_t policy, int64_t cache) {
 // ---- geometry -----------------------------------------------------------------------------
 
 void check_scalars(kvp_op op, const kvp_args& args) {
-  if (args.device == KVP_CUDA) unsupported("device is KVP_CUDA, this build has the CPU only");
-  if (args.device != KVP_CPU) invalid("device is %d, expected KVP_CPU (0)", args.device);
+  backend_for(args.device);  // or an error that says what there is
   if (args.addressing != KVP_DENSE) {
     unsupported("addressing is %d, expected KVP_DENSE (0)", args.addressing);
   }
@@ -191,17 +191,25 @@ void check_policy(kvp_op op, const kvp_args& args) {
   check_same("kv_heads", policy.shape.kv_heads, args.n_heads);
   check_same("head_dim_k", policy.shape.head_dim_k, args.head_dim_k);
   check_same("head_dim_v", policy.shape.head_dim_v, args.head_dim_v);
+  const bool fragments = args.device != KVP_CPU;
+  const int32_t dtype = !fragments                  ? KVP_FLOAT32
+                        : args.dtype == KVP_FLOAT16 ? KVP_FLOAT16
+                                                    : KVP_BFLOAT16;
+  if (policy.dtype != dtype) {
+    invalid("policy.dtype is %d, expected %d on this device with a cache of dtype %d", policy.dtype,
+            dtype, args.dtype);
+  }
   if (policy.weights == nullptr) invalid("policy.weights is NULL");
   if (reinterpret_cast<uintptr_t>(policy.weights) % 64 != 0) {
-    invalid("policy.weights is at %p, expected 64-byte alignment",
-            static_cast<const void*>(policy.weights));
+    invalid("policy.weights is at %p, expected 64-byte alignment", policy.weights);
   }
   if (policy.positions == nullptr && policy.shape.position_dim > 0) {
     invalid("policy.positions is NULL, expected a table of %d rows", policy.shape.position_rows);
   }
-  if (reinterpret_cast<uintptr_t>(policy.positions) % alignof(float) != 0) {
-    invalid("policy.positions is at %p, expected 4-byte alignment",
-            static_cast<const void*>(policy.positions));
+  const uintptr_t alignment = fragments ? 16 : alignof(float);
+  if (reinterpret_cast<uintptr_t>(policy.positions) % alignment != 0) {
+    invalid("policy.positions is at %p, expected %zu-byte alignment", policy.positions,
+            size_t{alignment});
   }
 }
 
@@ -229,8 +237,12 @@ void for_each_row(kvp_op op, const kvp_args& args, Visit&& visit) {
   }
 }
 
+// Whether the host may read what a pointer of the arguments points to.
+bool is_readable(const kvp_args& args) { return args.device != KVP_CUDA; }
+
 void check_lengths(kvp_op op, const kvp_args& args) {
   if (args.lengths.data == nullptr && args.lengths.value < 0) return;
+  if (args.lengths.data != nullptr && !is_readable(args)) return;
   for_each_row(op, args, [&](const Row& row) {
     const int64_t slots = layer_at(args, row.layer).slots;
     const int64_t length = count_at(args.lengths, row);
@@ -246,6 +258,7 @@ void check_budget(kvp_op op, const kvp_args& args) {
     check_at_least("budget", args.budget.value, 0);
     return;
   }
+  if (!is_readable(args)) return;
   for_each_row(op, args, [&](const Row& row) {
     const int64_t budget = count_at(args.budget, row);
     if (budget >= 0) return;
@@ -305,9 +318,14 @@ void check_union_heads(kvp_op op, const kvp_args& args) {
 
 void check_capacity(kvp_op op, const kvp_args& args) {
   if (args.kept == nullptr && args.new_pos == nullptr) return;
+  const auto bound = [&](const kvp_counts& counts, auto read) {
+    return counts.data == nullptr || is_readable(args) ? read() : kNoLimit;
+  };
   for_each_row(op, args, [&](const Row& row) {
-    const int64_t most = std::min({layer_at(args, row.layer).slots, length_at(args, row),
-                                   std::max<int64_t>(count_at(args.budget, row), 1)});
+    const int64_t length = bound(args.lengths, [&] { return length_at(args, row); });
+    const int64_t budget = bound(args.budget, [&] { return count_at(args.budget, row); });
+    const int64_t most =
+        std::min({layer_at(args, row.layer).slots, length, std::max<int64_t>(budget, 1)});
     if (most > args.capacity) {
       invalid(
           "capacity is %lld, expected >= %lld: what [layer %lld, batch %lld, head %lld] may "
@@ -359,11 +377,11 @@ void validate_counts(kvp_op op, const kvp_args& args) {
   check_lengths(op, args);
   if (selects(op)) {
     check_budget(op, args);
-    if (args.mode == KVP_MODEL) check_model_total(op, args);
-    if (args.mode == KVP_UNION) check_union_heads(op, args);
+    if (args.mode == KVP_MODEL && is_readable(args)) check_model_total(op, args);
+    if (args.mode == KVP_UNION && is_readable(args)) check_union_heads(op, args);
     check_capacity(op, args);
   }
-  if (reads_kept(op)) check_kept(args);
+  if (reads_kept(op) && is_readable(args)) check_kept(args);
 }
 
 void validate_memory(kvp_op op, const kvp_args& args) {

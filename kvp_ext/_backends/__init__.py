@@ -8,7 +8,9 @@ import torch
 
 from .._call import Call
 from ..results import Evicted, Selection
+from . import cpu, cuda, simt
 from .cpu import CpuBackend
+from .cuda import CudaBackend
 from .reference import ReferenceBackend
 
 
@@ -31,24 +33,13 @@ class Backend(Protocol):
         """Scores, selects and compacts."""
 
 
-class _Missing:
-    """A backend that a later build may bring; it only knows how to get it."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def unavailable(self, device: torch.device) -> str | None:
-        return self._reason
-
-
-_BACKENDS: dict[str, Backend] = {"cpu": CpuBackend(), "reference": ReferenceBackend()}
-_NO_CUDA = (
-    "this build of kvp-ext has no CUDA backend.\n"
-    "On the GPU the pure-PyTorch definition works at once: pass backend='reference'.\n"
-    "Or move the cache to the CPU, where backend='cpu' is used by default."
-)
-_MISSING = {"cuda": _Missing(_NO_CUDA)}
-_DEFAULTS = {"cpu": "cpu", "cuda": "cuda"}
+_BACKENDS: dict[str, Backend] = {
+    "cpu": CpuBackend(),
+    "cuda": CudaBackend(),
+    "reference": ReferenceBackend(),
+}
+if simt.is_built():
+    _BACKENDS["simt"] = simt.SimtBackend()
 
 
 def resolve(name: str | None, device: torch.device) -> Backend:
@@ -61,11 +52,9 @@ def resolve(name: str | None, device: torch.device) -> Backend:
     if name is not None and not isinstance(name, str):
         raise TypeError(f"backend is {name!r}, expected None or a name")
     if name is None:
-        name = _DEFAULTS.get(device.type, "reference")
-    if name in _MISSING:
-        raise RuntimeError(f"backend {name!r}: {_MISSING[name].unavailable(device)}")
+        name = device.type if device.type in ("cpu", "cuda") else "reference"
     if name not in _BACKENDS:
-        known = ", ".join(map(repr, (*_BACKENDS, *_MISSING)))
+        known = ", ".join(map(repr, _BACKENDS))
         raise ValueError(f"backend is {name!r}, expected None or one of {known}")
     backend = _BACKENDS[name]
     if (reason := backend.unavailable(device)) is not None:
@@ -75,10 +64,14 @@ def resolve(name: str | None, device: torch.device) -> Backend:
 
 def backends() -> dict[str, str]:
     """Every backend by name, with "available" or the reason and the remedy."""
-    from . import cpu
-
-    found = {"cpu": cpu.describe(), "reference": "available: pure PyTorch, any device"}
-    return found | {name: missing._reason for name, missing in _MISSING.items()}
+    found = {
+        "cpu": cpu.describe(),
+        "cuda": cuda.describe(),
+        "reference": "available: pure PyTorch, any device",
+    }
+    if simt.is_built():
+        found["simt"] = "available: the CUDA kernels on the host, for tests"
+    return found
 
 
 __all__ = ["Backend", "backends", "resolve"]

@@ -1,19 +1,22 @@
-"""A `Call` as libkvp's `kvp_args`."""
+"""Backends in libkvp: a `Call` as its `kvp_args`, and the operations on them."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from .. import _C, packing
 from .._call import Call
+from ..policy import Policy
 from ..results import Evicted, Selection
 from ..threads import get_num_threads
 
-_DTYPES = {
+DTYPES = {
     torch.float32: _C.FLOAT32,
     torch.float16: _C.FLOAT16,
     torch.bfloat16: _C.BFLOAT16,
@@ -39,9 +42,10 @@ def _counts(counts: Tensor | None, value: int) -> tuple[int, int, int, int, int]
     return (counts.data_ptr(), layer, batch, head, 0)
 
 
-def build(call: Call) -> _C.Args:
+def build(call: Call, device: int = _C.CPU) -> _C.Args:
     """Arguments without results and workspace; `call` must outlive them."""
     args = _C.Args()
+    args.device = device
     args.threads = get_num_threads()
     args.n_layers, args.n_batch, args.n_heads = call.n_layers, call.n_batch, call.n_heads
     flat: list[int] = []
@@ -52,11 +56,11 @@ def build(call: Call) -> _C.Args:
         flat += _view(call.pos[i])
         flat += _view(call.scores[i] if call.scores is not None else None)
     args.set_layers(flat)
-    args.pos_dtype = _DTYPES[call.pos_dtype]
+    args.pos_dtype = DTYPES[call.pos_dtype]
     k = next((k for k in call.k if k is not None), None)
     v = next((v for v in call.v if v is not None), None)
     if k is not None and v is not None:
-        args.dtype = _DTYPES[k.dtype]
+        args.dtype = DTYPES[k.dtype]
         args.head_dim_k, args.head_dim_v = k.shape[3], v.shape[3]
     args.lengths = _counts(call.lengths, -1)
     if isinstance(call.budget, Tensor):
@@ -67,13 +71,20 @@ def build(call: Call) -> _C.Args:
     args.sinks, args.recent = call.sinks, call.recent
     args.capacity = call.capacity
     if call.policy is not None:
-        policy = call.policy
-        args.policy = _C.PolicyView(
-            packing.shape_of(policy.folded),
-            policy.packed().data_ptr(),
-            policy.folded.positions.data_ptr(),
-        )
+        args.policy = _policy_view(call.policy, device, torch.float32 if k is None else k.dtype)
     return args
+
+
+def _policy_view(policy: Policy, device: int, cache_dtype: torch.dtype) -> _C.PolicyView:
+    """The policy in the form that the device's kernels read."""
+    if device == _C.CPU:
+        dtype, weights, positions = torch.float32, policy.packed(), policy.folded.positions
+    else:
+        dtype = torch.float16 if cache_dtype == torch.float16 else torch.bfloat16
+        weights, positions = policy.fragments(dtype)
+    return _C.PolicyView(
+        packing.shape_of(policy.folded), DTYPES[dtype], weights.data_ptr(), positions.data_ptr()
+    )
 
 
 @dataclass(slots=True)
@@ -135,23 +146,88 @@ def _slots(call: Call, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=call.device)
 
 
-_scratch = threading.local()
+class NativeBackend:
+    """The operations of a libkvp device on tensors in host memory."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._scratch = threading.local()
+
+    def unavailable(self, device: torch.device) -> str | None:
+        """See `Backend`."""
+        if device.type == "cpu":
+            return None
+        return f"the cache is on {device}; move it to the CPU or pass backend='reference'"
+
+    def score(self, call: Call) -> None:
+        """See `Backend`."""
+        self._run(call, _C.OP_SCORE, None)
+        _count_as_written(call.scores or [])
+
+    def select(self, call: Call) -> Selection:
+        """See `Backend`."""
+        results = Results.for_select(call)
+        self._run(call, _C.OP_SELECT, results)
+        assert results.kept is not None
+        return Selection(kept=results.kept, lengths=results.lengths)
+
+    def compact(self, call: Call, selection: Selection, return_indices: bool) -> Evicted:
+        """See `Backend`."""
+        results = Results.for_compact(call, selection)
+        self._run(call, _C.OP_COMPACT, results)
+        return self._written(call, results.evicted(return_indices))
+
+    def evict(self, call: Call, return_indices: bool) -> Evicted:
+        """See `Backend`."""
+        results = Results.for_evict(call, return_indices)
+        self._run(call, _C.OP_EVICT, results)
+        return self._written(call, results.evicted(return_indices))
+
+    def workspace_held(self) -> int:
+        """Bytes of workspace that this thread keeps."""
+        buffer: Tensor | None = getattr(self._scratch, "buffer", None)
+        return 0 if buffer is None else buffer.numel()
+
+    def _run(self, call: Call, op: int, results: Results | None) -> None:
+        args = build(call, self._device)
+        args.stream = self._stream(call)
+        if results is not None:
+            results.attach(args)
+        workspace = self._workspace(_C.workspace_bytes(op, args), call.device)
+        args.workspace, args.workspace_bytes = workspace.data_ptr(), workspace.numel()
+        _OPERATIONS[op](args)
+
+    def _stream(self, call: Call) -> int:
+        return 0
+
+    def _workspace(self, size: int, device: torch.device) -> Tensor:
+        """This thread's workspace, which grows and is kept between calls."""
+        buffer: Tensor | None = getattr(self._scratch, "buffer", None)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._scratch.buffer = torch.empty(size, dtype=torch.uint8, device="cpu")
+        return buffer
+
+    def _written(self, call: Call, evicted: Evicted) -> Evicted:
+        if self._may_have_changed(evicted):
+            _count_as_written([*call.k, *call.v, *(call.scores or [])])
+            if call.pos_per_head:
+                _count_as_written(call.pos)
+        return evicted
+
+    def _may_have_changed(self, evicted: Evicted) -> bool:
+        return evicted.evicted
 
 
-def attach_workspace(args: _C.Args, op: int) -> Tensor:
-    """Gives the operation this thread's workspace, which grows and is kept between calls.
-
-    Hold on to the result during the operation: a thread that ends takes its workspace along.
-    """
-    size = _C.workspace_bytes(op, args)
-    buffer: Tensor | None = getattr(_scratch, "buffer", None)
-    if buffer is None or buffer.numel() < size:
-        buffer = _scratch.buffer = torch.empty(size, dtype=torch.uint8, device="cpu")
-    args.workspace, args.workspace_bytes = buffer.data_ptr(), buffer.numel()
-    return buffer
+_OPERATIONS = {
+    _C.OP_SCORE: _C.score,
+    _C.OP_SELECT: _C.select,
+    _C.OP_COMPACT: _C.compact,
+    _C.OP_EVICT: _C.evict,
+}
 
 
-def workspace_held() -> int:
-    """Bytes of workspace that this thread keeps."""
-    buffer: Tensor | None = getattr(_scratch, "buffer", None)
-    return 0 if buffer is None else buffer.numel()
+def _count_as_written(tensors: Iterable[Tensor | None]) -> None:
+    """Tells autograd, which cannot see writes through pointers, that saved tensors are stale."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_inference():
+            increment_version(tensor)

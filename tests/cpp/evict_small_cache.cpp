@@ -125,7 +125,7 @@ int main() {
     require_ok(kvp_policy_pack(&shape, pointers.data(), packed + head * block), "kvp_policy_pack");
   }
   const std::vector<float> positions = random(kPositionRows * kPositionDim);
-  const kvp_policy policy{sizeof(kvp_policy), shape, packed, positions.data()};
+  const kvp_policy policy{sizeof(kvp_policy), shape, KVP_FLOAT32, packed, positions.data()};
 
   // A cache [L, B, H, T, D] whose second sequence is padded on the left.
   const size_t rows = kLayers * kBatch * kHeads;

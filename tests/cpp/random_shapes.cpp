@@ -105,7 +105,7 @@ void run_one(unsigned seed) {
   for (size_t i = 0; i < blocks; ++i) weights[i] = static_cast<float>(random(-100, 100)) * 0.01f;
   std::vector<float> positions(
       size_t(n_layers) * heads * shape.position_rows * shape.position_dim + 1, 0.25f);
-  const kvp_policy policy{sizeof(kvp_policy), shape, weights, positions.data()};
+  const kvp_policy policy{sizeof(kvp_policy), shape, KVP_FLOAT32, weights, positions.data()};
 
   const int rows = n_layers * batch * heads;
   std::vector<int32_t> new_lengths(rows), kept(size_t(rows) * capacity);

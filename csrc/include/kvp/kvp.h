@@ -51,7 +51,11 @@ typedef enum kvp_dtype {
   KVP_INT64 = 17
 } kvp_dtype;
 
-typedef enum kvp_device { KVP_CPU = 0, KVP_CUDA = 1 } kvp_device;
+typedef enum kvp_device {
+  KVP_CPU = 0,
+  KVP_CUDA = 1, /* compute capability 8.0 or newer */
+  KVP_SIMT = 2  /* the CUDA kernels run on the host, for tests; in builds with KVP_SIMT=ON */
+} kvp_device;
 
 /* How kvp_layer finds the slot of an entry. Paged caches will add a value and fields. */
 typedef enum kvp_addressing { KVP_DENSE = 0 } kvp_addressing;
@@ -127,10 +131,13 @@ typedef struct kvp_policy_shape {
 typedef struct kvp_policy {
   size_t struct_size; /* sizeof(kvp_policy) */
   kvp_policy_shape shape;
-  const float* weights;   /* [layers][kv_heads][kvp_policy_block_floats], from kvp_policy_pack;
-                             64-byte aligned */
-  const float* positions; /* [position_rows][position_dim], or one such table per (layer, head)
-                             without KVP_POLICY_SHARED_POSITIONS */
+  int32_t dtype;         /* of the form below: KVP_FLOAT32 on the CPU; on CUDA KVP_FLOAT16 for caches
+                            of that dtype and KVP_BFLOAT16 for all others */
+  const void* weights;   /* [layers][kv_heads] blocks, 64-byte aligned: kvp_policy_pack's, or
+                            kvp_policy_fragments' */
+  const void* positions; /* [position_rows][position_dim] float32, or the rows of
+                            kvp_policy_position_fragments, 16-byte aligned; one such table per
+                            (layer, head) without KVP_POLICY_SHARED_POSITIONS */
 } kvp_policy;
 
 /* One named weight tensor of a (layer, head) in its unpacked, row-major form. */
@@ -156,6 +163,21 @@ KVP_API kvp_status kvp_policy_pack(const kvp_policy_shape* shape, const float* c
 KVP_API kvp_status kvp_policy_unpack(const kvp_policy_shape* shape, const float* block,
                                      float* const* tensors);
 
+/* Tensor cores read a policy as 16-bit fragments, in blocks of as many bytes per (layer, head), and
+ * in rows of as many bytes per position. KVP_UNSUPPORTED for widths that no kernel exists for. */
+KVP_API kvp_status kvp_policy_fragment_bytes(const kvp_policy_shape* shape, int64_t* block_bytes,
+                                             int64_t* position_row_bytes);
+
+/* Rounds one packed (layer, head) to KVP_FLOAT16 or KVP_BFLOAT16 fragments. All pointers are to host
+ * memory; the caller copies the result to the device. */
+KVP_API kvp_status kvp_policy_fragments(const kvp_policy_shape* shape, int32_t dtype,
+                                        const float* block, void* fragments);
+
+/* Rounds `rows` rows of position features likewise. */
+KVP_API kvp_status kvp_policy_position_fragments(const kvp_policy_shape* shape, int32_t dtype,
+                                                 const float* positions, int64_t rows,
+                                                 void* fragments);
+
 /* ---- eviction ---------------------------------------------------------------------------- */
 
 /* Arguments of every operation below; each says which it uses. */
@@ -163,9 +185,11 @@ typedef struct kvp_args {
   size_t struct_size; /* sizeof(kvp_args) */
   size_t layer_size;  /* sizeof(kvp_layer): the distance between two elements of `layers` */
 
-  int32_t device; /* kvp_device; every pointer lives there unless said otherwise */
+  int32_t device; /* kvp_device; every pointer lives there unless said otherwise. On CUDA the
+                     operation is enqueued on `stream` of the current device: nothing is allocated,
+                     nothing waits, and it may be captured in a graph */
   int32_t addressing;
-  void* stream;
+  void* stream;    /* cudaStream_t; NULL is the default stream */
   int32_t threads; /* CPU threads to use, at least 1 */
 
   int32_t dtype;     /* of K and V */
@@ -210,8 +234,10 @@ typedef enum kvp_op {
 KVP_API kvp_status kvp_workspace_bytes(kvp_op op, const kvp_args* args, size_t* bytes);
 
 /* Checks everything that the operation would check, except the workspace. Writes nothing; reads the
- * structs and, on the CPU, lengths, budget, positions (MODEL counts the rows that hold an entry)
- * and what kvp_compact reads. */
+ * structs and, in host memory, lengths, budget, positions (MODEL counts the rows that hold an entry)
+ * and what kvp_compact reads. What lies in device memory cannot be checked without waiting for it;
+ * there lengths are cut to the slots, a row that holds an entry keeps at least one, and results end
+ * at `capacity`. */
 KVP_API kvp_status kvp_validate(kvp_op op, const kvp_args* args);
 
 /* Writes the score of every valid entry into layers[].scores; padding gets NaN.
@@ -239,6 +265,10 @@ KVP_API kvp_status kvp_evict(const kvp_args* args);
 
 /* Message of this thread's last failed call: which argument, what it was, what was expected. */
 KVP_API const char* kvp_last_error(void);
+
+/* Devices that this build has kernels for, as a comma-separated list of "cpu", "cuda", "simt". Whether
+ * the machine has such a device is another question. */
+KVP_API const char* kvp_devices(void);
 
 /* Instruction sets that the CPU backend was built with and this machine can run, best first, as
  * a comma-separated list of "v4", "v3", "baseline". */

@@ -1,0 +1,35 @@
+# The CUDA sources compiled for the host, on the layer of csrc/simt. In these targets the token
+# `cuda` names the namespace cuda_on_host, so that one library can hold them beside the real ones.
+function(kvp_add_simt target)
+  add_library(kvp_simt_runtime OBJECT
+    csrc/simt/async_copies.cpp
+    csrc/simt/barrier.cpp
+    csrc/simt/configure.cpp
+    csrc/simt/fiber.cpp
+    csrc/simt/grid.cpp
+    csrc/simt/launch.cpp
+    csrc/simt/mma.cpp
+    csrc/simt/multiprocessor.cpp
+    csrc/simt/overflow.cpp
+    csrc/simt/pages.cpp
+    csrc/simt/report.cpp
+    csrc/simt/runtime_api.cpp
+    csrc/simt/shared_arena.cpp
+    csrc/simt/stacks.cpp
+    csrc/simt/warp.cpp)
+  set(kernels csrc/cuda/evict_bf16.cu csrc/cuda/evict_fp16.cu csrc/cuda/finish.cu
+              csrc/cuda/launch.cu)
+  set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
+  add_library(kvp_simt_kernels OBJECT ${kernels} csrc/cuda/plan.cpp)
+  target_compile_definitions(kvp_simt_kernels PRIVATE cuda=cuda_on_host)
+  target_compile_options(kvp_simt_kernels PRIVATE -x c++ -Wno-unknown-pragmas)
+  foreach(part kvp_simt_runtime kvp_simt_kernels)
+    target_include_directories(${part} PRIVATE csrc/simt/include csrc csrc/include)
+    target_link_libraries(${part} PRIVATE kvp_options Threads::Threads)
+    set_target_properties(
+      ${part} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+                         VISIBILITY_INLINES_HIDDEN ON)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${part}>)
+  endforeach()
+  target_compile_definitions(${target} PRIVATE KVP_HAS_SIMT)
+endfunction()

@@ -1,0 +1,165 @@
+#include "simt/cuda/runtime_api.h"
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace {
+
+// A data-centre GPU of the first generation that the kernels support, but with few processors, so
+// that small problems already use them all.
+constexpr int kComputeCapability[] = {8, 0};
+constexpr int kProcessors = 4;
+constexpr int kMaxThreads = 1024;
+constexpr dim3 kMaxBlock(1024, 1024, 64);
+constexpr dim3 kMaxGrid(0x7FFFFFFF, 65535, 65535);
+constexpr int kSharedBytes = 48 << 10;
+constexpr int kMaxSharedBytes = 232448;
+
+thread_local cudaError_t last_status = cudaSuccess;
+thread_local std::string last_message;
+
+// Returns `status`, and remembers errors as the runtime does.
+cudaError_t remember(cudaError_t status) {
+  if (status != cudaSuccess) last_status = status;
+  return status;
+}
+
+cudaError_t remember_failure(const std::string& message) {
+  last_message = message;
+  return remember(cudaErrorLaunchFailure);
+}
+
+bool fits(const dim3& size, const dim3& limit) {
+  return size.x >= 1 && size.y >= 1 && size.z >= 1 && size.x <= limit.x && size.y <= limit.y &&
+         size.z <= limit.z;
+}
+
+// Kernels may use more shared memory than every device has only after they asked for it.
+class SharedLimits {
+ public:
+  void set(const void* kernel, int bytes) {
+    const std::lock_guard lock(mutex_);
+    bytes_[kernel] = bytes;
+  }
+
+  size_t of(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    const auto found = bytes_.find(kernel);
+    const int bytes = found == bytes_.end() ? kSharedBytes : found->second;
+    return static_cast<size_t>(bytes < kSharedBytes ? kSharedBytes : bytes);
+  }
+
+  static SharedLimits& instance() {
+    static auto* const limits = new SharedLimits;
+    return *limits;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, int> bytes_;
+};
+
+}  // namespace
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorLaunchFailure:
+      return kvp::simt::last_error();
+  }
+  return "unrecognized error code";
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t status = last_status;
+  last_status = cudaSuccess;
+  return status;
+}
+
+cudaError_t cudaPeekAtLastError() { return last_status; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device != 0) return remember(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = kMaxThreads;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = kSharedBytes;
+      return cudaSuccess;
+    case cudaDevAttrWarpSize:
+      *value = 32;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = kProcessors;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = kComputeCapability[0];
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = kComputeCapability[1];
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = kMaxSharedBytes;
+      return cudaSuccess;
+  }
+  return remember(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t) {
+  if (bytes > 0) std::memset(address, value, bytes);
+  return cudaSuccess;
+}
+
+namespace kvp::simt {
+
+const char* last_error() { return last_message.c_str(); }
+
+cudaError_t set_shared_bytes(const void* kernel, cudaFuncAttribute attribute, int bytes) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || bytes < 0 ||
+      bytes > kMaxSharedBytes) {
+    return remember(cudaErrorInvalidValue);
+  }
+  SharedLimits::instance().set(kernel, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t launch_kernel(const void* kernel, const LaunchShape& shape, KernelCall call) {
+  const dim3& block = shape.block;
+  if (!fits(shape.grid, kMaxGrid) || !fits(block, kMaxBlock) ||
+      uint64_t{block.x} * block.y * block.z > kMaxThreads) {
+    return remember(cudaErrorInvalidConfiguration);
+  }
+  if (shape.shared_bytes > SharedLimits::instance().of(kernel)) {
+    return remember(cudaErrorInvalidValue);
+  }
+  try {
+    const std::string error = launch(shape, call);
+    return error.empty() ? cudaSuccess : remember_failure(error);
+  } catch (const std::exception& error) {
+    return remember_failure(std::string("simt: ") + error.what());
+  }
+}
+
+}  // namespace kvp::simt
