@@ -36,7 +36,8 @@ $(VENV)/packages.stamp: requirements/lock.txt
 $(VENV)/build.stamp: $(VENV)/packages.stamp $(SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps --config-settings=cmake.define.KVP_WERROR=$(or $(KVP_WERROR),OFF) \
-	  --config-settings=cmake.define.KVP_SIMT=ON -e .
+	  --config-settings=cmake.define.KVP_SIMT=ON \
+	  --config-settings=cmake.define.KVP_CUDA=$(or $(KVP_CUDA),OFF) -e .
 	touch $@
 
 build: $(VENV)/build.stamp ## Make .venv and build kvp-ext into it

@@ -15,18 +15,18 @@
 
 namespace kvp::cuda {
 
-// Lists the slots of [begin, end) to score, in shared memory, and returns their number. What has a
-// score already keeps it, the rest becomes NaN.
-__device__ inline int32_t list_unscored(const Params& p, const Row& row, Block& block,
-                                        int64_t begin, int64_t end, Scores known, Scores out,
-                                        int32_t* slots) {
-  const Positions pos = positions_of(p, row);
-  const int32_t length = length_at(p, row);
+// Lists the chunk's slots to score, in shared memory, and returns their number. What has a score in
+// `known` keeps it, the rest becomes NaN.
+__device__ inline int32_t list_unscored(const Params& p, const Chunk& chunk, Block& block,
+                                        Scores known, int32_t* slots) {
+  const Positions pos = positions_of(p, chunk.row);
+  const int32_t length = length_at(p, chunk.row);
+  const int64_t end = chunk.end;
   // Only past the length can a positioned entry be padding, and only then its rank matters.
   const bool ranked = end > length;
-  int32_t rank = ranked ? find_valid(block, pos, begin, length).count : 0;
+  int32_t rank = ranked ? find_valid(block, pos, chunk.begin, length).count : 0;
   int32_t count = 0;
-  for (int64_t base = begin; base < end; base += kBlockSlots) {
+  for (int64_t base = chunk.begin; base < end; base += kBlockSlots) {
     const int64_t first = base + threadIdx.x * kThreadSlots;
     uint32_t valid = positioned(pos, first, end);
     if (ranked) {
@@ -41,7 +41,7 @@ __device__ inline int32_t list_unscored(const Params& p, const Row& row, Block& 
     for (int i = 0; i < kThreadSlots && first + i < end; ++i) {
       const bool is_valid = valid >> i & 1;
       const float score = is_valid && known.data != nullptr ? known[first + i] : no_score();
-      out[first + i] = score;
+      chunk.out[first + i] = score;
       if (is_valid && score != score) wanted |= 1u << i;
     }
     int32_t in_block;
@@ -79,24 +79,26 @@ __device__ __forceinline__ void score_listed(const Params& p, const ScoreMemory<
   }
 }
 
-// Scores slots [begin, end) into `out`; where `known` has scores, only those it lacks.
+// Scores the chunk's slots; where `known` has scores, only those it lacks.
 template <class Half, int kHidden>
-__device__ void score_chunk(const Params& p, const Row& row, Block& block,
-                            const ScoreMemory<kHidden>& memory, int64_t begin, int64_t end,
-                            Scores known, Scores out) {
-  const int32_t count = list_unscored(p, row, block, begin, end, known, out, memory.slots);
+__device__ void score_chunk(const Params& p, Block& block, const ScoreMemory<kHidden>& memory,
+                            Scores known) {
+  Chunk& chunk = *memory.chunk;
+  const int32_t count = list_unscored(p, chunk, block, known, memory.slots);
   if (count == 0) return;
 
   const Weights& policy = p.weights;
-  const int64_t head = static_cast<int64_t>(row.layer) * p.n_heads + row.head;
+  const int64_t head = static_cast<int64_t>(chunk.row.layer) * p.n_heads + chunk.row.head;
   const std::byte* weight_block = policy.blocks + head * policy.layout.block_bytes;
-  const std::byte* stages = weight_block + policy.layout.vector_floats * sizeof(float);
   for (int32_t i = threadIdx.x; i < policy.layout.vector_floats; i += kThreads) {
     memory.vectors[i] = reinterpret_cast<const float*>(weight_block)[i];
   }
-  if (threadIdx.x == 0) *memory.chunk = Chunk{row, out, stages, count};
+  if (threadIdx.x == 0) {
+    chunk.stages = weight_block + policy.layout.vector_floats * sizeof(float);
+    chunk.count = count;
+  }
   __syncthreads();
-  WeightStream<kHidden> weights(memory.weights, memory.chunk->stages, policy.layout.stages);
+  WeightStream<kHidden> weights(memory.work, chunk.stages, policy.layout.stages);
   score_listed<Half, kHidden>(p, memory, weights);
   drain_weights();
 }

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "cuda/block.cuh"
+#include "cuda/ptx/words.cuh"
 #include "cuda/rows.cuh"
 
 namespace kvp::cuda {
@@ -37,13 +38,13 @@ __device__ void move_words(Word* row, int64_t stride, int32_t words, const int32
       if (entry >= n) continue;
       const int32_t from = kept[entry];
       if (from == entry) continue;
-      moving[i] = row[from * stride + word];
+      moving[i] = load_word(row + from * stride + word);
       to[i] = entry * stride + word;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (to[i] >= 0) row[to[i]] = moving[i];
+      if (to[i] >= 0) store_word(row + to[i], moving[i]);
     }
     first_word += kThreads * kAhead;
     first_entry += first_word / words;

@@ -9,6 +9,7 @@
 
 #include "cuda/ptx/half.cuh"
 #include "cuda/ptx/opaque.cuh"
+#include "cuda/ptx/words.cuh"
 #include "cuda/rows.cuh"
 
 namespace kvp::cuda {
@@ -17,11 +18,15 @@ namespace kvp::cuda {
 // rounded.
 template <class Half>
 __device__ __forceinline__ uint4 load_channels(const std::byte* at, bool is_fp32) {
-  if (!is_fp32) return *reinterpret_cast<const uint4*>(at);
-  const float4 low = reinterpret_cast<const float4*>(at)[0];
-  const float4 high = reinterpret_cast<const float4*>(at)[1];
-  return make_uint4(pack<Half>(low.x, low.y), pack<Half>(low.z, low.w), pack<Half>(high.x, high.y),
-                    pack<Half>(high.z, high.w));
+  const auto* words = reinterpret_cast<const uint4*>(at);
+  const uint4 first = load_word(words);
+  if (!is_fp32) return first;
+  const uint4 second = load_word(words + 1);
+  const auto round = [](uint32_t low, uint32_t high) {
+    return pack<Half>(__uint_as_float(low), __uint_as_float(high));
+  };
+  return make_uint4(round(first.x, first.y), round(first.z, first.w), round(second.x, second.y),
+                    round(second.z, second.w));
 }
 
 // The first `count` of 8 channels, from the address of any element; the others are 0. One by one:
@@ -73,9 +78,11 @@ struct EntryRows {
 // What a block scores; in shared memory, since it is needed only now and then.
 struct Chunk {
   Row row;
+  int32_t count;  // entries listed
+  int64_t begin;  // slots
+  int64_t end;
   Scores out;
   const std::byte* stages;  // the policy's tiles
-  int32_t count;            // entries listed
 };
 static_assert(sizeof(Chunk) == kChunkBytes);
 

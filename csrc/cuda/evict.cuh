@@ -15,14 +15,8 @@
 
 namespace kvp::cuda {
 
-// Work item `index`: a chunk of a row.
-struct Item {
-  Row row;
-  int64_t begin;  // its slots
-  int64_t end;
-};
-
-__device__ inline Item item_at(const Params& p, int64_t index) {
+// The chunk that is work item `index`, but for what only its scoring tells.
+__device__ inline Chunk chunk_at(const Params& p, int64_t index) {
   int32_t low = 0, high = p.n_layers - 1;
   while (low < high) {
     const int32_t middle = (low + high + 1) / 2;
@@ -34,10 +28,13 @@ __device__ inline Item item_at(const Params& p, int64_t index) {
   }
   const Layer& layer = p.layers[low];
   const auto in_layer = static_cast<int32_t>(index - layer.first_item);
-  const int32_t row = in_layer / layer.chunks;
+  const int32_t in_batch = in_layer / layer.chunks;
+  const Row row{low, in_batch / p.n_heads, in_batch % p.n_heads};
   const int64_t begin = static_cast<int64_t>(in_layer % layer.chunks) * p.chunk_slots;
   const int64_t end = begin + p.chunk_slots < layer.slots ? begin + p.chunk_slots : layer.slots;
-  return {{low, row / p.n_heads, row % p.n_heads}, begin, end};
+  const Scores out =
+      p.op == KVP_OP_SCORE ? caller_scores(p, row) : Scores{p.scores + first_slot(p, row), 1};
+  return {row, 0, begin, end, out, nullptr};
 }
 
 // Whether the row leaves entries behind, so that their scores matter. In MODEL mode only the whole
@@ -54,19 +51,13 @@ __device__ inline bool needs_scores(const Params& p, const Row& row, Block& bloc
 
 // Scores the block's chunk, if its row wants scores.
 template <class Half, int kHidden>
-__device__ __forceinline__ void score_item(const Params& p, const Item& item, Block& block,
-                                           std::byte* work, SharedMemory& shared) {
+__device__ __forceinline__ void score_item(const Params& p, Block& block,
+                                           const ScoreMemory<kHidden>& memory) {
   const bool only_scores = p.op == KVP_OP_SCORE;
-  const Row& row = item.row;
+  const Row row = memory.chunk->row;
   if (!p.layers[row.layer].present || !(only_scores || needs_scores(p, row, block))) return;
-  Scores known = caller_scores(p, row);
-  Scores out{p.scores + first_slot(p, row), 1};
-  if (only_scores) {
-    out = known;
-    known.data = nullptr;
-  }
-  const ScoreMemory<kHidden> memory(p, work, shared);
-  score_chunk<Half, kHidden>(p, row, block, memory, item.begin, item.end, known, out);
+  const Scores known = only_scores ? Scores{nullptr, 0} : caller_scores(p, row);
+  score_chunk<Half, kHidden>(p, block, memory, known);
 }
 
 // Score, evict with a policy. kHidden is the padded width of the policy's hidden layers.
@@ -74,15 +65,16 @@ template <class Half, int kHidden>
 __device__ void score_and_finish(const Params& p) {
   SharedMemory shared;
   Block block(shared);
-  auto* work = shared.take<std::byte>(p.work_bytes);
-  const auto index = static_cast<int32_t>(blockIdx.x);
-  score_item<Half, kHidden>(p, item_at(p, index), block, work, shared);
+  const ScoreMemory<kHidden> memory(p, shared);
+  if (threadIdx.x == 0) *memory.chunk = chunk_at(p, blockIdx.x);
+  __syncthreads();
+  score_item<Half, kHidden>(p, block, memory);
   if (p.op == KVP_OP_SCORE) return;
-  // Found again, since to remember it would hold registers that scoring needs.
-  const Row row = item_at(p, opaque(index)).row;
+  __syncthreads();
+  const Row row = memory.chunk->row;
   const auto chunks = static_cast<uint32_t>(p.layers[row.layer].chunks);
   if (!is_last(block, p.row_tickets + row_index(p, row), chunks)) return;
-  finish(p, row, block, reinterpret_cast<uint32_t*>(work));
+  finish(p, row, block, reinterpret_cast<uint32_t*>(memory.work));
 }
 
 // Select, compact, evict by the caller's scores: one block per row.

@@ -38,10 +38,13 @@ Kernel scoring_kernel(const kvp_args& args, int32_t hidden) {
   return args.dtype == KVP_FLOAT16 ? evict_kernel_fp16(hidden) : evict_kernel_bf16(hidden);
 }
 
-void launch(Kernel kernel, int64_t blocks, const Plan& plan, cudaStream_t stream) {
+void launch(Kernel kernel, int64_t blocks, const Plan& plan, const Device& device,
+            cudaStream_t stream) {
+  // The limit belongs to the kernel, not to the launch: all of it, so that threads that launch at
+  // the same time do not lower each other's.
   check("cudaFuncSetAttribute",
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(plan.shared_bytes)));
+                             static_cast<int>(device.shared_bytes)));
   void* arguments[] = {const_cast<Params*>(&plan.params)};
   check("cudaLaunchKernel", cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
                                              dim3(kThreads), arguments, plan.shared_bytes, stream));
@@ -54,7 +57,8 @@ size_t workspace_bytes(kvp_op op, const kvp_args& args) { return plan_workspace_
 void run(kvp_op op, const kvp_args& args) {
   const auto stream = static_cast<cudaStream_t>(args.stream);
   Plan plan{};
-  make_plan(op, args, current_device(), plan);
+  const Device device = current_device();
+  make_plan(op, args, device, plan);
   if (plan.rows == 0) {
     if (args.changed == nullptr || op == KVP_OP_SCORE) return;
     return check("cudaMemsetAsync", cudaMemsetAsync(args.changed, 0, sizeof(int32_t), stream));
@@ -64,9 +68,9 @@ void run(kvp_op op, const kvp_args& args) {
   }
   const Params& p = plan.params;
   launch(p.scores_entries ? scoring_kernel(args, p.weights.layout.hidden) : finish_kernel(),
-         plan.items, plan, stream);
+         plan.items, plan, device, stream);
   if (op != KVP_OP_COMPACT && op != KVP_OP_SCORE && args.mode == KVP_MODEL) {
-    launch(finish_model_kernel(), plan.rows, plan, stream);
+    launch(finish_model_kernel(), plan.rows, plan, device, stream);
   }
 }
 

@@ -15,10 +15,14 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kTileEntries = 128;  // that a block scores at a time
 constexpr int kMaxLayers = 128;    // so that they fit the parameters of a launch
-constexpr int kMaxChunkSlots = 1024;
-constexpr int kBins = 1 << 11;  // of a digit of keys
+constexpr int kBins = 1 << 11;     // of a digit of keys
 constexpr int kBinBytes = kBins * 4;
-constexpr int kChunkBytes = 48;
+constexpr int kChunkBytes = 56;
+
+// Most slots that a block scores. A narrow policy's are more, since for it a block copies all
+// weights first.
+template <int kHidden>
+constexpr int kMaxChunkSlots = kHidden == kNarrow ? 1024 : 512;
 
 // Stages of a wide policy's weights in shared memory: as many as leave room for the activations.
 // Devices of compute capability 8.6, 8.9 and 12.x have 99 KB for a block, the others 163 KB or
@@ -58,7 +62,7 @@ struct Weights {
   const std::byte* positions;  // [position_rows][layout.position_row_bytes], per head or shared
   int64_t positions_per_head;  // bytes between two heads' tables; 0 if they share one
   int32_t position_rows;
-  int32_t hidden;  // true width
+  float per_output;  // 1 / the true width of the hidden layers
   float norm_eps;
   bool gains;
   bool norms;

@@ -88,14 +88,18 @@ void plan_layers(kvp_op op, const kvp_args& args, Plan& plan) {
 
 int64_t piece(int64_t bytes) { return round_up(bytes, 16); }
 
+int32_t max_chunk_slots(const FragmentLayout& layout) {
+  return layout.hidden == kNarrow ? kMaxChunkSlots<kNarrow> : kMaxChunkSlots<kWide>;
+}
+
 // As the kernels take it: Block, work, and a scoring block's ScoreMemory.
 int64_t shared_bytes(const Params& p) {
   const int64_t common = piece(kWarps * 4) + piece(4) + piece(p.work_bytes);
   if (!p.scores_entries) return common;
   const FragmentLayout& layout = p.weights.layout;
   const int64_t activations = int64_t{kTileEntries} * kWide * 2;
-  const int64_t partials = int64_t{2} * kTileEntries * 4;
-  return common + piece(int64_t{layout.vector_floats} * 4) + piece(int64_t{p.chunk_slots} * 4) +
+  const int64_t partials = int64_t{4} * kTileEntries * 4;  // and gains
+  return common + piece(int64_t{layout.vector_floats} * 4) + max_chunk_slots(layout) * 4 +
          piece(kChunkBytes) + (layout.hidden == kWide ? activations + partials : 0);
 }
 
@@ -124,7 +128,7 @@ void plan_policy(kvp_op op, const kvp_args& args, const Device& device, Plan& pl
                              ? 0
                              : w.layout.position_row_bytes * shape.position_rows;
   w.position_rows = shape.position_rows;
-  w.hidden = shape.hidden;
+  w.per_output = 1.0f / static_cast<float>(shape.hidden);
   w.norm_eps = shape.norm_eps;
   w.gains = shape.flags & KVP_POLICY_GAINS;
   w.norms = shape.flags & KVP_POLICY_NORMS;
@@ -133,8 +137,7 @@ void plan_policy(kvp_op op, const kvp_args& args, const Device& device, Plan& pl
   // Compute capabilities with the long ring have 163 KB or more for a block.
   const int32_t ring = device.shared_bytes >= 163 * 1024 ? kLongRing : kShortRing;
   p.work_bytes = (narrow ? w.layout.stages : ring) * kStageBytes;
-  p.chunk_slots =
-      choose_chunk_slots(op, args, device, narrow ? kMaxChunkSlots : kMaxChunkSlots / 2);
+  p.chunk_slots = choose_chunk_slots(op, args, device, max_chunk_slots(w.layout));
   if (shared_bytes(p) > device.shared_bytes) {
     unsupported("the policy needs %lld bytes of shared memory, a block of this device has %lld",
                 ll{shared_bytes(p)}, ll{device.shared_bytes});

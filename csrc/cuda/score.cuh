@@ -25,26 +25,27 @@
 
 namespace kvp::cuda {
 
-// Shared memory of a scoring block.
+// Shared memory of a scoring block. What has a size known to the compiler comes first, so that its
+// addresses are constants and hold no registers.
 template <int kHidden>
 struct ScoreMemory {
-  std::byte* weights;  // the ring of stages, or all
-  float* vectors;
-  int32_t* slots;  // [chunk_slots] to score
   Chunk* chunk;
-  uint4* activations;  // wide: left operands, [kTileEntries / 16][kWide / 16][kWarp]
-  float* partials;     // wide: [2][kTileEntries] sums of the warps of a pair
+  int32_t* slots;                // to score
+  uint4* activations = nullptr;  // wide: left operands, [kTileEntries / 16][kWide / 16][kWarp]
+  float* partials = nullptr;     // wide: [2][kTileEntries] sums of the warps of a pair
+  float* gains = nullptr;        // wide: [2][kTileEntries] of values and of keys
+  std::byte* work;               // weights: the ring of stages, or all
+  float* vectors;
 
-  __device__ ScoreMemory(const Params& p, std::byte* work, SharedMemory& shared)
-      : weights(work),
-        vectors(shared.take<float>(p.weights.layout.vector_floats)),
-        slots(shared.take<int32_t>(p.chunk_slots)),
-        chunk(shared.take<Chunk>(1)),
-        activations(nullptr),
-        partials(nullptr) {
-    if (!Shape<kHidden>::kIsWide) return;
-    activations = shared.take<uint4>(kTileEntries / 16 * (kWide / 16) * kWarp);
-    partials = shared.take<float>(2 * kTileEntries);
+  __device__ ScoreMemory(const Params& p, SharedMemory& shared)
+      : chunk(shared.take<Chunk>(1)), slots(shared.take<int32_t>(kMaxChunkSlots<kHidden>)) {
+    if (Shape<kHidden>::kIsWide) {
+      activations = shared.take<uint4>(kTileEntries / 16 * (kWide / 16) * kWarp);
+      partials = shared.take<float>(2 * kTileEntries);
+      gains = shared.take<float>(2 * kTileEntries);
+    }
+    work = shared.take<std::byte>(p.work_bytes);
+    vectors = shared.take<float>(p.weights.layout.vector_floats);
   }
 };
 
@@ -91,6 +92,14 @@ __device__ __forceinline__ int32_t sharer() {
   return static_cast<int32_t>(threadIdx.x) / kWarp % Shape<kHidden>::kSharers;
 }
 
+// Index in the block's tile of this lane's first entry; its others follow 8 apart.
+template <int kHidden>
+__device__ __forceinline__ int32_t first_entry() {
+  using S = Shape<kHidden>;
+  return static_cast<int32_t>(threadIdx.x) / kWarp / S::kSharers * S::kWarpEntries +
+         static_cast<int32_t>(threadIdx.x) % kWarp / 4;
+}
+
 // The sums over all outputs of an entry, of every lane's part: over the four lanes of an entry, and
 // over the warps that share it.
 template <int kHidden>
@@ -103,10 +112,8 @@ __device__ __forceinline__ void sum_entries(float (&sums)[Shape<kHidden>::kLaneE
     sums[e] += __shfl_xor_sync(kAllLanes, sums[e], 2);
   }
   if (!S::kIsWide) return;
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarp;
-  const int32_t first =
-      static_cast<int32_t>(threadIdx.x) / kWarp / S::kSharers * S::kWarpEntries + lane / 4;
-  if (lane % 4 == 0) {
+  const int32_t first = first_entry<kHidden>();
+  if (threadIdx.x % 4 == 0) {
 #pragma unroll
     for (int e = 0; e < S::kLaneEntries; ++e) {
       memory.partials[sharer<kHidden>() * kTileEntries + first + 8 * e] = sums[e];
@@ -174,13 +181,13 @@ __device__ __forceinline__ void multiply_entries(
   }
 }
 
-// gain = 1 / sqrt(|G x + g|^2 + c), of the values and of the keys.
+// gain = 1 / sqrt(|G x + g|^2 + c), of the values and of the keys, into shared memory: they are
+// needed now and then, while the products want all registers.
 template <class Half, int kHidden>
 __device__ __forceinline__ void find_gains(const LaneEntries<Shape<kHidden>::kLaneEntries>& entries,
                                            const FragmentLayout& at,
                                            const ScoreMemory<kHidden>& memory,
-                                           WeightStream<kHidden>& weights,
-                                           float (&gains)[2][Shape<kHidden>::kLaneEntries]) {
+                                           WeightStream<kHidden>& weights) {
   using S = Shape<kHidden>;
   constexpr int kTiles = kStageTiles / S::kSharers;
 #pragma unroll 1
@@ -203,13 +210,13 @@ __device__ __forceinline__ void find_gains(const LaneEntries<Shape<kHidden>::kLa
     }
     sum_entries<kHidden>(squares, memory);
     const float offset = memory.vectors[is_key ? at.gain_k_offset : at.gain_v_offset];
+    if (threadIdx.x % 4 == 0 && sharer<kHidden>() == 0) {
+      float* gains = memory.gains + input * kTileEntries + first_entry<kHidden>();
 #pragma unroll
-    for (int e = 0; e < S::kLaneEntries; ++e) {
-      const float gain = rsqrtf(squares[e] + offset);
-      gains[kValue][e] = is_key ? gains[kValue][e] : gain;
-      gains[kKey][e] = gain;
+      for (int e = 0; e < S::kLaneEntries; ++e) gains[8 * e] = rsqrtf(squares[e] + offset);
     }
   }
+  __syncthreads();
 }
 
 // z = W1 [gain_k k; gain_v v; p] + gain_k bk + gain_v bv + b1
@@ -220,8 +227,9 @@ __device__ __forceinline__ void input_layer(
     const ScoreMemory<kHidden>& memory, int32_t first_output, WeightStream<kHidden>& weights) {
   using S = Shape<kHidden>;
   const bool gained = S::kIsWide && policy.gains;
-  float gains[2][S::kLaneEntries];
-  if (gained) find_gains<Half, kHidden>(entries, policy.layout, memory, weights, gains);
+  if (gained) find_gains<Half, kHidden>(entries, policy.layout, memory, weights);
+  const float* lane_gains = memory.gains + first_entry<kHidden>();
+  const auto gain = [&](Input of, int e) { return lane_gains[of * kTileEntries + 8 * e]; };
   z.clear();
 #pragma unroll 1
   for (int input = kValue; input < kInputs; ++input) {
@@ -230,7 +238,7 @@ __device__ __forceinline__ void input_layer(
       float scale[S::kLaneEntries];
 #pragma unroll
       for (int e = 0; e < S::kLaneEntries; ++e) {
-        scale[e] = input == kKey ? gains[kKey][e] : __fdividef(gains[kValue][e], gains[kKey][e]);
+        scale[e] = input == kKey ? gain(kKey, e) : __fdividef(gain(kValue, e), gain(kKey, e));
       }
       z.for_each([&](float& x, int e, int, int) { x *= scale[e]; });
     }
@@ -242,6 +250,12 @@ __device__ __forceinline__ void input_layer(
   z.for_each([&](float& x, int, int t, int which) { x += b1(t, which); });
   if (!gained) return;
   const LaneVector bk = vector(kInputGainK), bv = vector(kInputGainV);
+  float gains[2][S::kLaneEntries];
+#pragma unroll
+  for (int e = 0; e < S::kLaneEntries; ++e) {
+    gains[kValue][e] = gain(kValue, e);
+    gains[kKey][e] = gain(kKey, e);
+  }
   z.for_each([&](float& x, int e, int t, int which) {
     x = fmaf(gains[kKey][e], bk(t, which), fmaf(gains[kValue][e], bv(t, which), x));
   });
@@ -275,7 +289,7 @@ struct Activation {
     sum_entries<kHidden>(squares, memory);
 #pragma unroll
     for (int e = 0; e < S::kLaneEntries; ++e) {
-      scale[e] = rsqrtf(squares[e] / static_cast<float>(policy.hidden) + policy.norm_eps);
+      scale[e] = rsqrtf(fmaf(squares[e], policy.per_output, policy.norm_eps));
     }
   }
 
@@ -387,8 +401,9 @@ __device__ __forceinline__ void score_entries(
     scores[e] = fmaf(h2(x, e, t, which), w3(t, which), scores[e]);
   });
   sum_entries<kHidden>(scores, memory);
+  const float b3 = memory.vectors[opaque(policy.layout.output_bias)];
 #pragma unroll
-  for (int e = 0; e < S::kLaneEntries; ++e) scores[e] += memory.vectors[policy.layout.output_bias];
+  for (int e = 0; e < S::kLaneEntries; ++e) scores[e] += b3;
 }
 
 }  // namespace kvp::cuda
