@@ -6,6 +6,7 @@ from helpers import (
     BACKENDS,
     DTYPES,
     LAYOUTS,
+    TENSOR_CORE_BACKENDS,
     assert_evicted,
     assert_same,
     expected_eviction,
@@ -116,8 +117,16 @@ def test_any_shape_is_scored_like_the_reference(shape, dtype, layout, seed, pape
         layers=shape["L"], kv_heads=shape["H"], head_dim=shape["D"], head_dim_v=shape["Dv"],
         architecture="paper" if paper else "small", seed=seed, max_position=30,
     )  # fmt: skip
-    scores = [
-        kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend=name) for name in BACKENDS
-    ]
-    for other in scores[1:]:
-        assert_same(scores[0], other, rtol=1e-4, atol=2e-5)
+    scores = {
+        name: kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend=name)
+        for name in BACKENDS
+    }
+    expected = scores.pop("reference")
+    for name, actual in scores.items():
+        if name in TENSOR_CORE_BACKENDS:
+            # Few scores may all happen to be near 0, which their error knows nothing of.
+            many = make_cache(**shape | {"T": 64}, seed=seed)
+            usual = kvp_ext.score(many.k, many.v, many.pos, policy=policy, backend="cpu")
+            assert_same(actual, expected, atol=1e-2 * float(usual.abs().max()))
+        else:
+            assert_same(actual, expected, rtol=1e-4, atol=2e-5)

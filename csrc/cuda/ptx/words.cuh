@@ -1,5 +1,5 @@
-// Loads and stores of whole words of global memory, 16, 4 or 2 bytes: one instruction each, where the
-// compiler might take a structure apart.
+// Loads and stores of whole words of global memory, 16, 4 or 2 bytes: one instruction each, where
+// the compiler might take a structure apart.
 #ifndef KVP_CUDA_PTX_WORDS_CUH
 #define KVP_CUDA_PTX_WORDS_CUH
 
