@@ -21,7 +21,7 @@ train = rm -f docs/training/$(1).csv && $(BIN)/kvp-ext train $(2) --dev $(TRACES
 RECIPE := --objective regression:700 --objective exact:2500,marked_weight=4,learning_rate=1e-3
 
 .DEFAULT_GOAL := help
-.PHONY: help build browser demo test test-quick compat lint format bench sanitize lock traces policies \
+.PHONY: help build browser demo test test-quick compat lint format bench cuda sanitize lock traces policies \
   results ablation clean
 
 help: ## Show this list
@@ -77,6 +77,18 @@ format: build ## Reformat Python and C++
 
 bench: build ## Microbenchmarks: a table of KVP against the baselines
 	$(BIN)/python bench/report.py
+
+$(VENV)/cuda.stamp: $(VENV)/packages.stamp requirements/cuda.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  -r requirements/cuda.txt
+	touch $@
+
+cuda: build $(VENV)/cuda.stamp ## Compile the CUDA kernels for all architectures; docs/kernel_resources.md
+	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B build/cuda -G Ninja -DKVP_CUDA=ON -DKVP_WERROR=ON \
+	  -DPython_EXECUTABLE="$(abspath $(BIN))/python" >build/cuda.log || { cat build/cuda.log; exit 1; }
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/cuda --target kvp cuda_plan >build/cuda.log || \
+	  { cat build/cuda.log; exit 1; }
+	$(BIN)/python bench/kernel_resources.py build/cuda $(CUDA_CHECK)
 
 sanitize: build ## The CPU backend under AddressSanitizer and UBSan
 	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh

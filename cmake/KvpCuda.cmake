@@ -69,9 +69,18 @@ function(kvp_add_cuda target)
       kvp_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror=all-warnings -Xptxas=--warn-on-spills,--warning-as-error,-v>")
   endif()
+  list(JOIN KVP_CUDA_ARCHITECTURES " " architectures)
+  set_source_files_properties(csrc/cuda/launch.cu PROPERTIES
+                              COMPILE_DEFINITIONS "KVP_ARCHITECTURES=\"${architectures}\"")
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:kvp_cuda>)
   set_target_properties(${target} PROPERTIES CUDA_RUNTIME_LIBRARY Static)
   target_compile_definitions(${target} PRIVATE KVP_HAS_CUDA)
+  # What `make cuda` asks about launches: plan.cpp is host code, and needs no GPU.
+  add_executable(cuda_plan EXCLUDE_FROM_ALL bench/cuda_plan.cpp csrc/cuda/plan.cpp
+                 csrc/host/error.cpp csrc/host/policy.cpp csrc/host/policy_fragments.cpp
+                 csrc/host/rows.cpp)
+  target_include_directories(cuda_plan PRIVATE csrc csrc/include)
+  target_link_libraries(cuda_plan PRIVATE kvp_options)
   find_package(CUDAToolkit QUIET)
   if(TARGET CUDA::cudart_static)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:CUDA::cudart_static>)

@@ -5,11 +5,11 @@
 namespace kvp::cuda {
 namespace {
 
-__global__ void __launch_bounds__(kThreads, 1) one_block_per_row(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 2) one_block_per_row(const __grid_constant__ Params p) {
   finish_only(p);
 }
 
-__global__ void __launch_bounds__(kThreads, 1) second_launch(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 2) second_launch(const __grid_constant__ Params p) {
   finish_model(p);
 }
 

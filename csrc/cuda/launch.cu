@@ -6,6 +6,10 @@
 #include "cuda/plan.h"
 #include "host/error.h"
 
+#ifndef KVP_ARCHITECTURES
+#define KVP_ARCHITECTURES "the host"
+#endif
+
 namespace kvp::cuda {
 namespace {
 
@@ -21,6 +25,7 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+// Any of the kernels tells which architecture this build has for the device.
 Device current_device() {
   int device = 0;
   check("cudaGetDevice", cudaGetDevice(&device));
@@ -30,8 +35,18 @@ Device current_device() {
     unsupported("device %d has compute capability %d.%d, the CUDA kernels need 8.0 or newer",
                 device, major, minor);
   }
+  cudaFuncAttributes kernel{};
+  const cudaError_t status = cudaFuncGetAttributes(&kernel, finish_kernel());
+  if (status == cudaErrorNoKernelImageForDevice) {
+    cudaGetLastError();
+    unsupported(
+        "device %d has compute capability %d.%d, this build of kvp has kernels "
+        "for " KVP_ARCHITECTURES " (KVP_CUDA_ARCHITECTURES of its build)",
+        device, major, minor);
+  }
+  check("cudaFuncGetAttributes", status);
   return {attribute(cudaDevAttrMultiProcessorCount, device),
-          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device), kernel.ptxVersion};
 }
 
 Kernel scoring_kernel(const kvp_args& args, int32_t hidden) {

@@ -26,9 +26,10 @@ constexpr int kMaxChunkSlots = kHidden == kNarrow ? 1024 : 512;
 
 // Stages of a wide policy's weights in shared memory: as many as leave room for the activations.
 // Devices of compute capability 8.6, 8.9 and 12.x have 99 KB for a block, the others 163 KB or
-// more.
-constexpr int kLongRing = 6;
-constexpr int kShortRing = 2;
+// more. Of the architecture that a kernel was compiled for.
+constexpr int ring_stages(int architecture) {
+  return architecture == 86 || architecture == 89 || architecture >= 120 ? 2 : 6;
+}
 static_assert(kStageBytes >= kBinBytes, "weights and bins take turns in the same memory");
 
 // [batch, head, slot]; strides in elements.

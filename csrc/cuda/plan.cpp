@@ -134,13 +134,13 @@ void plan_policy(kvp_op op, const kvp_args& args, const Device& device, Plan& pl
   w.norms = shape.flags & KVP_POLICY_NORMS;
 
   const bool narrow = w.layout.hidden == kNarrow;
-  // Compute capabilities with the long ring have 163 KB or more for a block.
-  const int32_t ring = device.shared_bytes >= 163 * 1024 ? kLongRing : kShortRing;
-  p.work_bytes = (narrow ? w.layout.stages : ring) * kStageBytes;
+  p.work_bytes = (narrow ? w.layout.stages : ring_stages(device.architecture)) * kStageBytes;
   p.chunk_slots = choose_chunk_slots(op, args, device, max_chunk_slots(w.layout));
   if (shared_bytes(p) > device.shared_bytes) {
-    unsupported("the policy needs %lld bytes of shared memory, a block of this device has %lld",
-                ll{shared_bytes(p)}, ll{device.shared_bytes});
+    unsupported(
+        "the policy needs %lld bytes of shared memory for kernels of architecture %d, a block of "
+        "this device has %lld: build kvp for the device's own architecture",
+        ll{shared_bytes(p)}, device.architecture, ll{device.shared_bytes});
   }
 }
 

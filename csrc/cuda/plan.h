@@ -10,10 +10,11 @@
 
 namespace kvp::cuda {
 
-// What of the device the plan depends on.
+// What of the device, and of the kernels built for it, the plan depends on.
 struct Device {
   int multiprocessors;
   int64_t shared_bytes;  // that a block may ask for
+  int architecture;      // that the scoring kernel was compiled for
 };
 
 struct Plan {

@@ -20,11 +20,10 @@ struct Shape {
   static_assert(kWarps / kSharers * kWarpEntries == kTileEntries);
 };
 
-#if defined(__CUDA_ARCH__) && \
-    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-constexpr int kRingStages = kShortRing;
+#ifdef __CUDA_ARCH__
+constexpr int kRingStages = ring_stages(__CUDA_ARCH__ / 10);
 #else
-constexpr int kRingStages = kLongRing;
+constexpr int kRingStages = ring_stages(80);
 #endif
 
 }  // namespace kvp::cuda

@@ -75,6 +75,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorLaunchFailure:
       return kvp::simt::last_error();
   }
@@ -135,6 +137,11 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t
 namespace kvp::simt {
 
 const char* last_error() { return last_message.c_str(); }
+
+cudaError_t get_attributes(cudaFuncAttributes* attributes) {
+  attributes->ptxVersion = 10 * kComputeCapability[0] + kComputeCapability[1];
+  return cudaSuccess;
+}
 
 cudaError_t set_shared_bytes(const void* kernel, cudaFuncAttribute attribute, int bytes) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || bytes < 0 ||

@@ -108,7 +108,8 @@ void* take_shared(SharedCursor& cursor, int64_t bytes, Site site) {
   SharedArena& arena = processor.arena();
   if (cursor.pieces == arena.pieces() && (bytes < 0 || arena.add(bytes, site) == nullptr)) {
     processor.fail(
-        "shared memory exhausted: a piece of %lld bytes, rounded up to 16 (%s), as number %d, where "
+        "shared memory exhausted: a piece of %lld bytes, rounded up to 16 (%s), as number %d, "
+        "where "
         "%lld bytes of the launch are left",
         static_cast<long long>(bytes), place(site).text, cursor.pieces + 1,
         static_cast<long long>(arena.free_bytes()));

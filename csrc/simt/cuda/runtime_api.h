@@ -16,6 +16,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorLaunchFailure = 719,  // cudaGetErrorString then says what the kernel did wrong
 };
 
@@ -31,6 +32,11 @@ enum cudaDeviceAttr {
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
+// Of all that CUDA tells about a kernel, what launchers ask.
+struct cudaFuncAttributes {
+  int ptxVersion;  // the architecture that it was compiled for: 80 for compute capability 8.0
+};
+
 using cudaStream_t = struct CUstream_st*;
 
 const char* cudaGetErrorString(cudaError_t error);
@@ -44,6 +50,7 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t
 
 namespace kvp::simt {
 
+cudaError_t get_attributes(cudaFuncAttributes* attributes);
 cudaError_t set_shared_bytes(const void* kernel, cudaFuncAttribute attribute, int bytes);
 cudaError_t launch_kernel(const void* kernel, const LaunchShape& shape, KernelCall call);
 
@@ -64,6 +71,11 @@ struct BoundKernel {
 };
 
 }  // namespace kvp::simt
+
+template <class... P>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(P...)) {
+  return kvp::simt::get_attributes(attributes);
+}
 
 template <class... P>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
