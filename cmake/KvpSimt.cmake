@@ -16,7 +16,8 @@ function(kvp_add_simt target)
     csrc/simt/runtime_api.cpp
     csrc/simt/shared_arena.cpp
     csrc/simt/stacks.cpp
-    csrc/simt/warp.cpp)
+    csrc/simt/warp.cpp
+    csrc/simt/words.cpp)
   set(kernels csrc/cuda/evict_bf16.cu csrc/cuda/evict_fp16.cu csrc/cuda/finish.cu
               csrc/cuda/launch.cu)
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)

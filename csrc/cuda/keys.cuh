@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/words.cuh"
 #include "cuda/validity.cuh"
 
 namespace kvp::cuda {
@@ -19,6 +20,26 @@ __device__ __forceinline__ uint32_t score_key(float score) {
   if (magnitude > kInfinityBits) return kNanKey;
   // Negative numbers descend with their magnitude; -0 meets +0 at the middle.
   return bits & kSignBit ? kSignBit - magnitude : kSignBit + magnitude;
+}
+
+// Keys [first, first + kThreadSlots) of a row, whose memory goes on to a whole number of them; what
+// it holds past the row's end is no key. Two words at once: selection waits for memory, not for
+// instructions.
+__device__ __forceinline__ void load_keys(const uint32_t* keys, int32_t first,
+                                          uint32_t (&to)[kThreadSlots]) {
+  const auto* words = reinterpret_cast<const uint4*>(keys + first);
+  const uint4 low = load_word(words), high = load_word(words + 1);
+  const uint32_t loaded[kThreadSlots] = {low.x,  low.y,  low.z,  low.w,
+                                         high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < kThreadSlots; ++i) to[i] = loaded[i];
+}
+
+__device__ __forceinline__ void store_keys(uint32_t* keys, int32_t first,
+                                           const uint32_t (&from)[kThreadSlots]) {
+  auto* words = reinterpret_cast<uint4*>(keys + first);
+  store_word(words, make_uint4(from[0], from[1], from[2], from[3]));
+  store_word(words + 1, make_uint4(from[4], from[5], from[6], from[7]));
 }
 
 // Entries always kept: the first `sinks` and the last `recent` valid ones.
@@ -45,15 +66,19 @@ __device__ inline void write_keys(Block& block, const Positions& pos, const Scor
     int32_t in_block;
     int32_t at = rank + block.exclusive_sum(__popc(bits), in_block);
     rank += in_block;
-    for (int i = 0; i < kThreadSlots && first + i < valid.end; ++i) {
-      uint32_t key = kPaddingKey;
-      if (bits >> i & 1) {
-        const bool pinned = at < pins.sinks || at >= valid.count - pins.recent;
-        key = pinned ? kPinnedKey : score_key(scores[first + i]);
-        ++at;
-      }
-      keys[first + i] = key;
+    if (first >= valid.end) continue;
+    uint32_t found[kThreadSlots];
+#pragma unroll
+    for (int i = 0; i < kThreadSlots; ++i) {
+      found[i] = bits >> i & 1 ? score_key(scores[first + i]) : kPaddingKey;
     }
+#pragma unroll
+    for (int i = 0; i < kThreadSlots; ++i) {
+      if (!(bits >> i & 1)) continue;
+      if (at < pins.sinks || at >= valid.count - pins.recent) found[i] = kPinnedKey;
+      ++at;
+    }
+    store_keys(keys, static_cast<int32_t>(first), found);
   }
   __syncthreads();
 }

@@ -32,14 +32,19 @@ class CutSearch {
 
   // Adds n keys to the bins. Lanes whose keys share a bin add once: scores crowd few bins.
   __device__ void count(const uint32_t* keys, int32_t n) {
-    for (int32_t base = 0; base < n; base += kThreads) {
-      const int32_t i = base + static_cast<int32_t>(threadIdx.x);
-      const uint32_t key = i < n ? keys[i] : 0;
-      const bool counts = i < n && (digit_ == 0 || key >> (shift() + width()) == prefix_);
-      const uint32_t bin = counts ? key >> shift() & ((1u << width()) - 1) : kBins;
-      const uint32_t peers = __match_any_sync(kAllLanes, bin);
-      if (counts && __ffs(peers) - 1 == static_cast<int>(threadIdx.x) % kWarp) {
-        atomicAdd(&bins_[bin], static_cast<uint32_t>(__popc(peers)));
+    for (int32_t base = 0; base < n; base += kBlockSlots) {
+      const int32_t first = base + static_cast<int32_t>(threadIdx.x) * kThreadSlots;
+      uint32_t mine[kThreadSlots] = {};
+      if (first < n) load_keys(keys, first, mine);
+#pragma unroll
+      for (int i = 0; i < kThreadSlots; ++i) {
+        const uint32_t key = mine[i];
+        const bool counts = first + i < n && (digit_ == 0 || key >> (shift() + width()) == prefix_);
+        const uint32_t bin = counts ? key >> shift() & ((1u << width()) - 1) : kBins;
+        const uint32_t peers = __match_any_sync(kAllLanes, bin);
+        if (counts && __ffs(peers) - 1 == static_cast<int>(threadIdx.x) % kWarp) {
+          atomicAdd(&bins_[bin], static_cast<uint32_t>(__popc(peers)));
+        }
       }
     }
   }
@@ -103,7 +108,14 @@ __device__ inline Cut find_cut(Block& block, const uint32_t* keys, int32_t n, in
 __device__ inline int32_t count_ties(Block& block, const uint32_t* keys, int32_t n,
                                      uint32_t threshold) {
   int32_t of_thread = 0;
-  for (int32_t i = threadIdx.x; i < n; i += kThreads) of_thread += keys[i] == threshold;
+  for (int32_t base = 0; base < n; base += kBlockSlots) {
+    const int32_t first = base + static_cast<int32_t>(threadIdx.x) * kThreadSlots;
+    if (first >= n) break;
+    uint32_t mine[kThreadSlots];
+    load_keys(keys, first, mine);
+#pragma unroll
+    for (int i = 0; i < kThreadSlots; ++i) of_thread += first + i < n && mine[i] == threshold;
+  }
   int32_t ties;
   block.exclusive_sum(of_thread, ties);
   return ties;
@@ -136,10 +148,13 @@ __device__ inline int32_t list_kept(Block& block, const uint32_t* keys, int32_t 
       block, n,
       [&](int32_t first) {
         uint32_t above = 0, equal = 0;
-        for (int i = 0; i < kThreadSlots && first + i < n; ++i) {
-          const uint32_t key = keys[first + i];
-          above |= static_cast<uint32_t>(key > cut.threshold) << i;
-          equal |= static_cast<uint32_t>(key == cut.threshold) << i;
+        uint32_t mine[kThreadSlots] = {};
+        if (first < n) load_keys(keys, first, mine);
+#pragma unroll
+        for (int i = 0; i < kThreadSlots; ++i) {
+          const bool exists = first + i < n;
+          above |= static_cast<uint32_t>(exists && mine[i] > cut.threshold) << i;
+          equal |= static_cast<uint32_t>(exists && mine[i] == cut.threshold) << i;
         }
         int32_t in_block;
         int32_t rank = ties + block.exclusive_sum(__popc(equal), in_block);

@@ -69,6 +69,9 @@ void copy_async(void* shared, const void* global, Site site);
 void commit_copies();
 void wait_copies(uint32_t pending_groups);
 
+// Fails unless the address is a multiple of `bytes`.
+void check_aligned(const void* address, size_t bytes, Site site);
+
 // __threadfence.
 void fence();
 

@@ -2,15 +2,19 @@
 #ifndef KVP_SIMT_CUDA_PTX_WORDS_CUH
 #define KVP_SIMT_CUDA_PTX_WORDS_CUH
 
+#include "simt/device.h"
+
 namespace kvp::cuda {
 
 template <class Word>
-Word load_word(const Word* from) {
+Word load_word(const Word* from, simt::Site site = simt::Site::current()) {
+  simt::check_aligned(from, sizeof(Word), site);
   return *from;
 }
 
 template <class Word>
-void store_word(Word* to, Word x) {
+void store_word(Word* to, Word x, simt::Site site = simt::Site::current()) {
+  simt::check_aligned(to, sizeof(Word), site);
   *to = x;
 }
 
