@@ -4,8 +4,8 @@
 # Python environment.
 set(KVP_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE KVP_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(KVP_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real;90-virtual;100a-real;120-real"
-    CACHE STRING "GPU architectures to build for, as CMAKE_CUDA_ARCHITECTURES")
+set(KVP_CUDA_ARCHITECTURES "" CACHE STRING
+    "GPU architectures to build for, as CMAKE_CUDA_ARCHITECTURES; empty: all that nvcc knows of")
 
 if(NOT KVP_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "KVP_CUDA is \"${KVP_CUDA}\", expected AUTO, ON or OFF")
@@ -15,8 +15,9 @@ endif()
 macro(kvp_find_nvcc_wheels)
   find_package(Python 3.10 QUIET COMPONENTS Interpreter)
   if(Python_FOUND)
+    # -E: an isolated build hides the environment's packages by PYTHONPATH.
     execute_process(
-      COMMAND "${Python_EXECUTABLE}" -c "import nvidia.cu13 as m; print(list(m.__path__)[0])"
+      COMMAND "${Python_EXECUTABLE}" -E -c "import nvidia.cu13 as m; print(list(m.__path__)[0])"
       OUTPUT_VARIABLE kvp_cuda_wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     if(kvp_cuda_wheels AND EXISTS "${kvp_cuda_wheels}/bin/nvcc")
       set(CMAKE_CUDA_COMPILER "${kvp_cuda_wheels}/bin/nvcc")
@@ -28,7 +29,7 @@ endmacro()
 
 set(KVP_HAS_CUDA OFF)
 if(NOT KVP_CUDA STREQUAL OFF)
-  set(CMAKE_CUDA_ARCHITECTURES ${KVP_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_ARCHITECTURES 80-real)  # for checking that nvcc works
   include(CheckLanguage)
   check_language(CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
@@ -37,6 +38,16 @@ if(NOT KVP_CUDA STREQUAL OFF)
   endif()
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25.1 does not know nvcc's
+    endif()
+    set(kvp_architectures ${KVP_CUDA_ARCHITECTURES})
+    if(NOT kvp_architectures)
+      set(kvp_architectures 80-real 86-real 89-real 90a-real 90-virtual)
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+        list(APPEND kvp_architectures 100a-real 120-real)
+      endif()
+    endif()
     set(KVP_HAS_CUDA ON)
   elseif(KVP_CUDA STREQUAL ON)
     message(FATAL_ERROR
@@ -59,7 +70,8 @@ function(kvp_add_cuda target)
   target_include_directories(kvp_cuda PRIVATE csrc csrc/include)
   # The driver is not needed to load the library: it says what is missing when it is used.
   set_target_properties(
-    kvp_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
+    kvp_cuda PROPERTIES CUDA_ARCHITECTURES "${kvp_architectures}" CUDA_STANDARD 20
+                        CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
                         POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
                         CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(kvp_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--extended-lambda>)
@@ -69,7 +81,7 @@ function(kvp_add_cuda target)
       kvp_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror=all-warnings -Xptxas=--warn-on-spills,--warning-as-error,-v>")
   endif()
-  list(JOIN KVP_CUDA_ARCHITECTURES " " architectures)
+  list(JOIN kvp_architectures " " architectures)
   set_source_files_properties(csrc/cuda/launch.cu PROPERTIES
                               COMPILE_DEFINITIONS "KVP_ARCHITECTURES=\"${architectures}\"")
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:kvp_cuda>)
