@@ -1,5 +1,7 @@
 # The CUDA sources compiled for the host, on the layer of csrc/simt. In these targets the token
 # `cuda` names the namespace cuda_on_host, so that one library can hold them beside the real ones.
+set(KVP_SIMT_ARCHITECTURE 80 CACHE STRING "Architecture that the CUDA sources are compiled as")
+
 function(kvp_add_simt target)
   add_library(kvp_simt_runtime OBJECT
     csrc/simt/async_copies.cpp
@@ -26,6 +28,7 @@ function(kvp_add_simt target)
   target_compile_options(kvp_simt_kernels PRIVATE -x c++ -Wno-unknown-pragmas)
   foreach(part kvp_simt_runtime kvp_simt_kernels)
     target_include_directories(${part} PRIVATE csrc/simt/include csrc csrc/include)
+    target_compile_definitions(${part} PRIVATE KVP_SIMT_ARCHITECTURE=${KVP_SIMT_ARCHITECTURE})
     target_link_libraries(${part} PRIVATE kvp_options Threads::Threads)
     set_target_properties(
       ${part} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden

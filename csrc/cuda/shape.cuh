@@ -23,7 +23,7 @@ struct Shape {
 #ifdef __CUDA_ARCH__
 constexpr int kRingStages = ring_stages(__CUDA_ARCH__ / 10);
 #else
-constexpr int kRingStages = ring_stages(80);
+constexpr int kRingStages = ring_stages(KVP_SIMT_ARCHITECTURE);
 #endif
 
 }  // namespace kvp::cuda

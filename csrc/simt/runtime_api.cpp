@@ -1,5 +1,6 @@
 #include "simt/cuda/runtime_api.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -9,15 +10,22 @@
 
 namespace {
 
-// A data-centre GPU of the first generation that the kernels support, but with few processors, so
-// that small problems already use them all.
-constexpr int kComputeCapability[] = {8, 0};
+// The device is one that the kernels were compiled for, unless a test pretends another; 80 is
+// compute capability 8.0. It has few processors, so that small problems already use them all.
+std::atomic<int> architecture{KVP_SIMT_ARCHITECTURE};
 constexpr int kProcessors = 4;
 constexpr int kMaxThreads = 1024;
 constexpr dim3 kMaxBlock(1024, 1024, 64);
 constexpr dim3 kMaxGrid(0x7FFFFFFF, 65535, 65535);
 constexpr int kSharedBytes = 48 << 10;
-constexpr int kMaxSharedBytes = 232448;
+
+// That a block may ask for.
+int max_shared_bytes() {
+  const int of = architecture;
+  if (of < 80) return 64 << 10;
+  if (of == 86 || of == 89 || of >= 120) return 99 << 10;
+  return of < 90 ? 163 << 10 : 227 << 10;
+}
 
 thread_local cudaError_t last_status = cudaSuccess;
 thread_local std::string last_message;
@@ -117,13 +125,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = kProcessors;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = kComputeCapability[0];
+      *value = architecture / 10;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = kComputeCapability[1];
+      *value = architecture % 10;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = kMaxSharedBytes;
+      *value = max_shared_bytes();
       return cudaSuccess;
   }
   return remember(cudaErrorInvalidValue);
@@ -139,13 +147,18 @@ namespace kvp::simt {
 const char* last_error() { return last_message.c_str(); }
 
 cudaError_t get_attributes(cudaFuncAttributes* attributes) {
-  attributes->ptxVersion = 10 * kComputeCapability[0] + kComputeCapability[1];
+  // Machine code runs on devices of its generation that are not older.
+  const int device = architecture;
+  if (device / 10 != KVP_SIMT_ARCHITECTURE / 10 || device < KVP_SIMT_ARCHITECTURE) {
+    return remember(cudaErrorNoKernelImageForDevice);
+  }
+  attributes->ptxVersion = KVP_SIMT_ARCHITECTURE;
   return cudaSuccess;
 }
 
 cudaError_t set_shared_bytes(const void* kernel, cudaFuncAttribute attribute, int bytes) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || bytes < 0 ||
-      bytes > kMaxSharedBytes) {
+      bytes > max_shared_bytes()) {
     return remember(cudaErrorInvalidValue);
   }
   SharedLimits::instance().set(kernel, bytes);
@@ -170,3 +183,8 @@ cudaError_t launch_kernel(const void* kernel, const LaunchShape& shape, KernelCa
 }
 
 }  // namespace kvp::simt
+
+// For tests: a device of another architecture from now on, such as 75; 0 is the first one again.
+extern "C" __attribute__((visibility("default"))) void kvp_simt_pretend(int of_device) {
+  architecture = of_device == 0 ? KVP_SIMT_ARCHITECTURE : of_device;
+}
