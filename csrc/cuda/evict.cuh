@@ -37,16 +37,21 @@ __device__ inline Chunk chunk_at(const Params& p, int64_t index) {
   return {row, 0, begin, end, out, nullptr};
 }
 
-// Whether the row leaves entries behind, so that their scores matter. In MODEL mode only the whole
-// sequence can tell.
+// Whether the row leaves entries behind, so that their scores matter. Every block of a row asks, so
+// it is told by two slots where it can be: a row of more than `budget` entries with padding only at
+// its ends has one of them at a distance of `budget` from the other end. A row that holds an entry
+// there and still keeps everything, with padding inside, is scored for nothing. In MODEL mode only
+// the whole sequence can tell.
 __device__ inline bool needs_scores(const Params& p, const Row& row, Block& block) {
   if (p.mode == KVP_MODEL) return true;
   const Row counted{row.layer, row.batch, p.mode == KVP_UNION ? 0 : row.head};
   const int32_t budget = budget_at(p, counted);
   const int32_t length = length_at(p, counted);
   if (length <= budget) return false;
-  return find_valid(block, positions_of(p, counted), p.layers[row.layer].slots, budget + 1).count >
-         budget;
+  const Positions pos = positions_of(p, counted);
+  const int64_t slots = p.layers[row.layer].slots;
+  if (pos[budget] >= 0 || pos[slots - 1 - budget] >= 0) return true;
+  return find_valid(block, pos, slots, budget + 1).count > budget;
 }
 
 // Scores the block's chunk, if its row wants scores.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/compact.cuh"
+#include "cuda/ptx/opaque.cuh"
 #include "cuda/ptx/ticket.cuh"
 #include "cuda/select.cuh"
 #include "cuda/sort.cuh"
@@ -175,7 +176,8 @@ __device__ inline void finish_rows(const Params& p, const Row& row, Block& block
   }
 #pragma unroll 1
   for (int32_t i = 0; i < (is_union ? p.n_heads : 1); ++i) {
-    const Row each{row.layer, row.batch, first.head + i};
+    // Opaque: what depends on it stays in this loop.
+    const Row each{opaque(row.layer), row.batch, first.head + i};
     finish_row(p, each, block, valid, list, n_kept,
                cuts && p.scores_entries ? p.scores + first_slot(p, each) : nullptr);
   }
@@ -213,8 +215,10 @@ __device__ inline void select_model(const Params& p, const Row& row, Block& bloc
 
   const auto pinned_budget = static_cast<int32_t>(budget / n_holding);
   CutSearch search(bins, static_cast<int32_t>(budget));
+#pragma unroll 1
   for (int digit = 0; digit < CutSearch::kDigits; ++digit) {
     search.clear();
+#pragma unroll 1
     for (int32_t i = 0; i < n_rows; ++i) {
       const Row each = row_of(i);
       const RowState& state = p.states[row_index(p, each)];

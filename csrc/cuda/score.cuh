@@ -325,8 +325,9 @@ __device__ __forceinline__ void hidden_layer(
   constexpr int kSteps = kHidden / 16;
   constexpr int kStep = WeightStream<kHidden>::kTiles;
   if constexpr (S::kIsWide) {
-    const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarp;
-    const int32_t pair = static_cast<int32_t>(threadIdx.x) / kWarp / S::kSharers;
+    const int32_t thread = opaque(static_cast<int32_t>(threadIdx.x));
+    const int32_t lane = thread % kWarp;
+    const int32_t pair = thread / kWarp / S::kSharers;
     uint4* of_pair = memory.activations + pair * S::kRowTiles * kSteps * kWarp + lane;
 #pragma unroll
     for (int k = 0; k < kOwnSteps; ++k) {

@@ -26,7 +26,8 @@ class CutSearch {
   __device__ CutSearch(uint32_t* bins, int32_t wanted) : bins_(bins), wanted_(wanted) {}
 
   __device__ void clear() {
-    for (int bin = threadIdx.x; bin < kBins; bin += kThreads) bins_[bin] = 0;
+#pragma unroll
+    for (int i = 0; i < kBins / kThreads; ++i) bins_[i * kThreads + threadIdx.x] = 0;
     __syncthreads();
   }
 
@@ -96,6 +97,7 @@ class CutSearch {
 __device__ inline Cut find_cut(Block& block, const uint32_t* keys, int32_t n, int32_t wanted,
                                uint32_t* bins) {
   CutSearch search(bins, wanted);
+#pragma unroll 1
   for (int digit = 0; digit < CutSearch::kDigits; ++digit) {
     search.clear();
     search.count(keys, n);

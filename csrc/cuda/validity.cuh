@@ -26,25 +26,44 @@ __device__ __forceinline__ uint32_t positioned(const Positions& pos, int64_t fir
   return bits;
 }
 
-// Finds the first `limit` positioned entries in slots [0, slots).
+// Finds the first `limit` positioned entries in slots [0, slots). Threads agree about many slots at
+// a time: only where the limit lies do ranks matter.
 __device__ inline Validity find_valid(Block& block, const Positions& pos, int64_t slots,
                                       int32_t limit) {
-  Validity valid{0, 0};
-  for (int64_t base = 0; base < slots && valid.count < limit; base += kBlockSlots) {
-    const int64_t first = base + threadIdx.x * kThreadSlots;
+  constexpr int kSteps = 8;
+  const int64_t mine = threadIdx.x * kThreadSlots;
+  int32_t count = 0;
+  int32_t end = 0;  // of what this thread saw
+  int64_t base = 0;
+  for (; base < slots && count < limit; base += kSteps * kBlockSlots) {
+    int32_t of_thread = 0;
+    int32_t last = end;
+#pragma unroll 1
+    for (int64_t first = base + mine; first < slots && first < base + kSteps * kBlockSlots;
+         first += kBlockSlots) {
+      const uint32_t bits = positioned(pos, first, slots);
+      of_thread += __popc(bits);
+      if (bits != 0) last = static_cast<int32_t>(first) + kWarp - __clz(static_cast<int>(bits));
+    }
+    int32_t found;
+    block.exclusive_sum(of_thread, found);
+    if (found > limit - count) break;
+    count += found;
+    end = last;
+  }
+#pragma unroll 1
+  for (; base < slots && count < limit; base += kBlockSlots) {
+    const int64_t first = base + mine;
     const uint32_t bits = positioned(pos, first, slots);
     int32_t in_block;
-    int32_t rank = valid.count + block.exclusive_sum(__popc(bits), in_block);
-    int32_t end = 0;
+    int32_t rank = count + block.exclusive_sum(__popc(bits), in_block);
 #pragma unroll
     for (int i = 0; i < kThreadSlots; ++i) {
       if (bits >> i & 1 && rank++ < limit) end = static_cast<int32_t>(first) + i + 1;
     }
-    end = block.max(end);
-    if (end > valid.end) valid.end = end;
-    valid.count = valid.count + in_block < limit ? valid.count + in_block : limit;
+    count = in_block < limit - count ? count + in_block : limit;
   }
-  return valid;
+  return {count, block.max(end)};
 }
 
 }  // namespace kvp::cuda
