@@ -90,15 +90,18 @@ INTRODUCTION = """\
 
 Made by `make results`. Documents are of the test split: their texts, keys and values are in no
 training trace, and "templates never seen" are in none either. One prefill of a context serves all
-methods; entries are removed, never masked. Every method gets the same {sinks} sinks and {recent}
-recent tokens inside its budget. Intervals are 95%: Wilson's for proportions, widened by a bootstrap
+methods; entries are removed, never masked. Every method gets the same {sinks} sinks and {recent} recent
+tokens inside its budget. Intervals are 95%: Wilson's for proportions, widened by a bootstrap
 over documents where several questions share one; a bootstrap over documents for anything else.
 Cost / ideal is the ranking cost of the method's raw ranking, mean over heads and documents.
 
 `kvp` is the default policy; `oracle` ranks by the true future attention. Methods that use queries
 see those of the compressed part only: with the question after the eviction, none of the question.
-Unless it says otherwise SnapKV's window is 64; `{best}` is the best of four windows and six
-pools on development documents, with the question inside.
+Unless it says otherwise SnapKV's window is 64; `{best}` is the best of four
+windows and six pools on development documents, with the question inside.
+
+`docs/measurements/results.jsonl.gz` holds what was measured, a line for each answer; unpacked to
+`build/results.jsonl` it gives this page again without running the model.
 """
 
 
