@@ -90,8 +90,9 @@ cuda: build $(VENV)/cuda.stamp ## Compile the CUDA kernels for all architectures
 	  { cat build/cuda.log; exit 1; }
 	$(BIN)/python bench/kernel_resources.py build/cuda $(CUDA_CHECK)
 
-sanitize: build ## The CPU backend under AddressSanitizer and UBSan
-	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh
+sanitize: build ## The host code and the CUDA kernels under AddressSanitizer, UBSan and TSan
+	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh address,undefined
+	PATH="$(abspath $(BIN)):$$PATH" bash tests/run_sanitized.sh thread
 
 traces: build ## What SmolLM2 computes on the training documents (45 minutes on 2 cores, 8 GB)
 	$(BIN)/kvp-ext trace --source ruler --count 110 --out $(TRACES)/ruler

@@ -90,8 +90,8 @@ INTRODUCTION = """\
 
 Made by `make results`. Documents are of the test split: their texts, keys and values are in no
 training trace, and "templates never seen" are in none either. One prefill of a context serves all
-methods; entries are removed, never masked. Every method gets the same {sinks} sinks and {recent} recent
-tokens inside its budget. Intervals are 95%: Wilson's for proportions, widened by a bootstrap
+methods; entries are removed, never masked. Every method gets the same {sinks} sinks and {recent}
+recent tokens inside its budget. Intervals are 95%: Wilson's for proportions, widened by a bootstrap
 over documents where several questions share one; a bootstrap over documents for anything else.
 Cost / ideal is the ranking cost of the method's raw ranking, mean over heads and documents.
 

@@ -26,10 +26,12 @@ function(kvp_add_simt target)
   add_library(kvp_simt_kernels OBJECT ${kernels} csrc/cuda/plan.cpp)
   target_compile_definitions(kvp_simt_kernels PRIVATE cuda=cuda_on_host)
   target_compile_options(kvp_simt_kernels PRIVATE -x c++ -Wno-unknown-pragmas)
+  # Sanitizers watch the kernels; the runtime tells them of its fibers.
+  target_link_libraries(kvp_simt_runtime PRIVATE kvp_warnings Threads::Threads)
+  target_link_libraries(kvp_simt_kernels PRIVATE kvp_options Threads::Threads)
   foreach(part kvp_simt_runtime kvp_simt_kernels)
     target_include_directories(${part} PRIVATE csrc/simt/include csrc csrc/include)
     target_compile_definitions(${part} PRIVATE KVP_SIMT_ARCHITECTURE=${KVP_SIMT_ARCHITECTURE})
-    target_link_libraries(${part} PRIVATE kvp_options Threads::Threads)
     set_target_properties(
       ${part} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
                          VISIBILITY_INLINES_HIDDEN ON)

@@ -31,22 +31,20 @@ class IdleProcessors {
     idle_.push_back(std::move(processor));
   }
 
-  // Never destroyed: other threads may launch until the very end of the program.
-  static IdleProcessors& instance() {
-    static auto* const all = new IdleProcessors;
-    return *all;
-  }
-
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<Multiprocessor>> idle_;
 };
 
+// Made when the library is loaded, before there are threads, and never destroyed: others
+// may launch until the very end of the program.
+IdleProcessors& idle_processors = *new IdleProcessors;
+
 void work(Grid& grid) {
   try {
-    auto processor = IdleProcessors::instance().take();
+    auto processor = idle_processors.take();
     processor->run(grid);
-    IdleProcessors::instance().put(std::move(processor));
+    idle_processors.put(std::move(processor));
   } catch (const std::exception& error) {
     grid.fail(std::string("simt: ") + error.what());
   }

@@ -48,7 +48,7 @@ struct Group {
       return;
     }
     ranges += std::to_string(first);
-    if (last > first) ranges += "-" + std::to_string(last);
+    if (last > first) ranges.append("-").append(std::to_string(last));
   }
 };
 

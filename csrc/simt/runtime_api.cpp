@@ -61,15 +61,14 @@ class SharedLimits {
     return static_cast<size_t>(bytes < kSharedBytes ? kSharedBytes : bytes);
   }
 
-  static SharedLimits& instance() {
-    static auto* const limits = new SharedLimits;
-    return *limits;
-  }
-
  private:
   std::mutex mutex_;
   std::unordered_map<const void*, int> bytes_;
 };
+
+// Made when the library is loaded, before there are threads, and never destroyed: others may launch
+// until the very end of the program.
+SharedLimits& shared_limits = *new SharedLimits;
 
 }  // namespace
 
@@ -161,7 +160,7 @@ cudaError_t set_shared_bytes(const void* kernel, cudaFuncAttribute attribute, in
       bytes > max_shared_bytes()) {
     return remember(cudaErrorInvalidValue);
   }
-  SharedLimits::instance().set(kernel, bytes);
+  shared_limits.set(kernel, bytes);
   return cudaSuccess;
 }
 
@@ -171,7 +170,7 @@ cudaError_t launch_kernel(const void* kernel, const LaunchShape& shape, KernelCa
       uint64_t{block.x} * block.y * block.z > kMaxThreads) {
     return remember(cudaErrorInvalidConfiguration);
   }
-  if (shape.shared_bytes > SharedLimits::instance().of(kernel)) {
+  if (shape.shared_bytes > shared_limits.of(kernel)) {
     return remember(cudaErrorInvalidValue);
   }
   try {

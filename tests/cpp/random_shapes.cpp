@@ -1,6 +1,8 @@
 // Random caches and options through every operation, for runs under sanitizers: memory is
 // allocated to the byte, so a stray access is caught, and several callers run at once. Asserts
 // what holds for any input: counts, order, origin of the survivors, and fork safety.
+//
+//   random_shapes [rounds] [simt]     simt: the CUDA kernels on the host, in random schedules
 #include <kvp/kvp.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +19,12 @@
 #include <thread>
 #include <vector>
 
+// Of builds with KVP_SIMT.
+extern "C" [[gnu::weak]] int kvp_simt_configure(int schedule, uint64_t seed, int os_threads);
+
 namespace {
+
+kvp_device device = KVP_CPU;
 
 void require(bool holds, const char* what, unsigned seed) {
   if (holds) return;
@@ -58,6 +65,55 @@ struct Tensor {
 };
 
 using Entries = Tensor<uint16_t>;
+
+// A policy in the form that the device's kernels read, in aligned memory to the byte.
+class DevicePolicy {
+ public:
+  DevicePolicy(const kvp_policy_shape& shape, const std::vector<float>& blocks,
+               const std::vector<float>& positions, unsigned seed) {
+    if (device == KVP_CPU) {
+      weights_ = copy(blocks.data(), blocks.size() * sizeof(float));
+      positions_ = copy(positions.data(), positions.size() * sizeof(float));
+      view = {sizeof(kvp_policy), shape, KVP_FLOAT32, weights_.get(), positions_.get()};
+      return;
+    }
+    const int heads = shape.layers * shape.kv_heads;
+    int64_t floats = 0, block_bytes = 0, row_bytes = 0;
+    require(kvp_policy_block_floats(&shape, &floats) == KVP_OK, "block", seed);
+    require(kvp_policy_fragment_bytes(&shape, &block_bytes, &row_bytes) == KVP_OK, "bytes", seed);
+    const int64_t rows =
+        int64_t{shape.position_rows} * (shape.flags & KVP_POLICY_SHARED_POSITIONS ? 1 : heads);
+    weights_ = copy(nullptr, static_cast<size_t>(heads * block_bytes));
+    positions_ = copy(nullptr, static_cast<size_t>(rows * row_bytes));
+    for (int i = 0; i < heads; ++i) {
+      require(kvp_policy_fragments(&shape, KVP_FLOAT16, &blocks[i * floats],
+                                   weights_.get() + i * block_bytes) == KVP_OK,
+              "fragments", seed);
+    }
+    require(kvp_policy_position_fragments(&shape, KVP_FLOAT16, positions.data(), rows,
+                                          positions_.get()) == KVP_OK,
+            "fragments of positions", seed);
+    view = {sizeof(kvp_policy), shape, KVP_FLOAT16, weights_.get(), positions_.get()};
+  }
+
+  kvp_policy view;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+
+  static Memory copy(const void* from, size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, bytes == 0 ? 1 : bytes) != 0) std::abort();
+    if (from != nullptr && bytes > 0) std::memcpy(memory, from, bytes);
+    return Memory(static_cast<std::byte*>(memory));
+  }
+
+  Memory weights_;
+  Memory positions_;
+};
 
 uint16_t tag(int h, int t, int c) { return static_cast<uint16_t>(h * 4096 + t * 16 + c % 16); }
 
@@ -100,12 +156,11 @@ void run_one(unsigned seed) {
       1e-5f};
   int64_t block = 0;
   require(kvp_policy_block_floats(&shape, &block) == KVP_OK, "block", seed);
-  const auto blocks = static_cast<size_t>(n_layers * heads * block);
-  auto* weights = static_cast<float*>(std::aligned_alloc(64, blocks * sizeof(float)));
-  for (size_t i = 0; i < blocks; ++i) weights[i] = static_cast<float>(random(-100, 100)) * 0.01f;
-  std::vector<float> positions(
+  std::vector<float> blocks(static_cast<size_t>(n_layers * heads * block));
+  for (float& weight : blocks) weight = static_cast<float>(random(-100, 100)) * 0.01f;
+  const std::vector<float> positions(
       size_t(n_layers) * heads * shape.position_rows * shape.position_dim + 1, 0.25f);
-  const kvp_policy policy{sizeof(kvp_policy), shape, KVP_FLOAT32, weights, positions.data()};
+  const DevicePolicy policy(shape, blocks, positions, seed);
 
   const int rows = n_layers * batch * heads;
   std::vector<int32_t> new_lengths(rows), kept(size_t(rows) * capacity);
@@ -114,6 +169,7 @@ void run_one(unsigned seed) {
   kvp_args args{};
   args.struct_size = sizeof(kvp_args);
   args.layer_size = sizeof(kvp_layer);
+  args.device = device;
   args.threads = random(1, 4);
   args.dtype = KVP_FLOAT16;
   args.pos_dtype = KVP_INT64;
@@ -130,7 +186,7 @@ void run_one(unsigned seed) {
   args.order = order;
   args.sinks = random(0, 6);
   args.recent = random(0, 6);
-  args.policy = with_policy ? &policy : nullptr;
+  args.policy = with_policy ? &policy.view : nullptr;
   args.new_lengths = new_lengths.data();
   args.new_pos = random(0, 2) ? new_pos.data() : nullptr;
   args.kept = kept.data();
@@ -165,22 +221,28 @@ void run_one(unsigned seed) {
 
   // What is left can be scored.
   for (int l = 0; l < n_layers; ++l) layers[l].scores = scores[l]->view;
-  args.policy = &policy;
+  args.policy = &policy.view;
   require(kvp_workspace_bytes(KVP_OP_SCORE, &args, &bytes) == KVP_OK, "workspace", seed);
   workspace.resize(bytes);
   workspace.shrink_to_fit();
   args.workspace = workspace.data();
   args.workspace_bytes = bytes;
   require(kvp_score(&args) == KVP_OK, "score", seed);
-  std::free(weights);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const unsigned rounds = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 100;
+  if (argc > 2 && std::strcmp(argv[2], "simt") == 0) {
+    require(kvp_simt_configure != nullptr, "a build with KVP_SIMT", 0);
+    device = KVP_SIMT;
+  }
   const auto run = [=](unsigned first) {
-    for (unsigned seed = first; seed < first + rounds; ++seed) run_one(seed);
+    for (unsigned seed = first; seed < first + rounds; ++seed) {
+      if (device == KVP_SIMT) kvp_simt_configure(2, seed, 3);
+      run_one(seed);
+    }
   };
   std::thread other(run, 1u << 20);
   run(0);
