@@ -8,7 +8,7 @@ set -eu
 
 sanitizers=${1:-address,undefined}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- tests/test_native.py tests/test_eviction.py \
+[ $# -gt 0 ] || set -- tests/test_native.py tests/test_eviction.py tests/test_cuda_kernels.py \
   -m "not slow" -k "not reference"
 
 cd "$(dirname "$0")/.."

@@ -1,24 +1,19 @@
 """What the CUDA backend says on devices that it has no kernels for, on the host layer."""
 
-import ctypes
-from pathlib import Path
-
 import pytest
 import torch
 from helpers import assert_same, make_cache
+from simt import needs_simt, pretend
 
 import kvp_ext
-from kvp_ext import _C
 
-pytestmark = pytest.mark.skipif("simt" not in kvp_ext.backends(), reason="built without KVP_SIMT")
+pytestmark = needs_simt
 
 
-@pytest.fixture
-def pretend():
-    """Lets the host layer's device have an architecture, such as 75."""
-    library = ctypes.CDLL(str(Path(_C.__file__).parent / "lib" / "libkvp.so"))
-    yield library.kvp_simt_pretend
-    library.kvp_simt_pretend(0)
+@pytest.fixture(autouse=True)
+def first_device_again():
+    yield
+    pretend(0)
 
 
 def evict(cache, architecture="paper"):
@@ -34,7 +29,7 @@ def evict(cache, architecture="paper"):
         (89, "paper", r"needs \d+ bytes of shared memory.*this device has 101376"),
     ],
 )
-def test_a_device_without_a_kernel_is_named_and_nothing_moves(pretend, device, policy, problem):
+def test_a_device_without_a_kernel_is_named_and_nothing_moves(device, policy, problem):
     cache = make_cache()
     before = cache.clone()
     pretend(device)
@@ -49,6 +44,6 @@ def test_a_device_without_a_kernel_is_named_and_nothing_moves(pretend, device, p
 
 
 @pytest.mark.parametrize("device", [80, 86, 89])
-def test_a_kernel_runs_on_newer_devices_of_its_generation(pretend, device):
+def test_a_kernel_runs_on_newer_devices_of_its_generation(device):
     pretend(device)
     assert torch.equal(evict(make_cache(), "small").lengths, torch.full((2, 2, 2), 6).int())

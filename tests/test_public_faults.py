@@ -332,7 +332,7 @@ def test_a_second_turn_is_compressed_too(backend):
     assert bool((pos[..., :128].diff(dim=-1) > 0).all())
 
 
-def test_more_than_two_to_the_31_elements():
+def test_more_than_two_to_the_31_elements(backend):
     """32-bit offset overflow: rows whose offset passes 2**31 elements move correctly.
 
     The storage is sparse memory (an untouched anonymous mapping), so only the rows used exist.
@@ -354,8 +354,8 @@ def test_more_than_two_to_the_31_elements():
     big = Cache(k, v, small.pos, 1)
     policy = policy_like(small)
     assert_same(
-        kvp_ext.score(k, v, big.pos, policy=policy),
-        kvp_ext.score(small.k, small.v, small.pos, policy=policy),
+        kvp_ext.score(k, v, big.pos, policy=policy, backend=backend),
+        kvp_ext.score(small.k, small.v, small.pos, policy=policy, backend=backend),
     )
-    result = kvp_ext.evict_(k, v, big.pos, 9, scores=scores, sinks=1, recent=1)
+    result = kvp_ext.evict_(k, v, big.pos, 9, scores=scores, sinks=1, recent=1, backend=backend)
     assert_evicted(big, result, want)
