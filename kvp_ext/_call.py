@@ -399,6 +399,14 @@ def _to_int32(count: int) -> int:
     return max(-(2**31), min(count, 2**31 - 1))
 
 
+def _on_device(values: list[int], device: torch.device) -> Tensor:
+    """int32 `[n]`. A copy from the host would wait for the device, and would be in no graph."""
+    if device.type == "cpu":
+        return torch.tensor(values, dtype=torch.int32, device=device)
+    filled = [torch.full((1,), v, dtype=torch.int32, device=device) for v in values]
+    return torch.cat(filled) if filled else torch.empty(0, dtype=torch.int32, device=device)
+
+
 def _counts_tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
     _plain(name, value)
     if value.dtype not in POSITION_DTYPES:
@@ -416,7 +424,7 @@ def _lengths(value: object, shape: tuple[int, int, int], device: torch.device) -
         return None
     _L, B, _H = shape
     if isinstance(value, int) and not isinstance(value, bool):
-        value = torch.tensor(_to_int32(value), dtype=torch.int64, device=device)
+        value = torch.full((), _to_int32(value), dtype=torch.int32, device=device)
     if not isinstance(value, Tensor):
         raise TypeError(f"lengths is {type(value).__name__}, expected an int or an integer tensor")
     counts = _counts_tensor("lengths", value, device)
@@ -442,7 +450,7 @@ def _budget(
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if any(isinstance(item, bool) or not isinstance(item, int) for item in value):
             raise TypeError(f"budget is {value!r}, expected ints")
-        value = torch.tensor([_to_int32(v) for v in value], dtype=torch.int64, device=device)
+        value = _on_device([_to_int32(v) for v in value], device)
     if not isinstance(value, Tensor):
         hint = "; a ratio is turned into entries by kvp_ext.budget_from_ratio"
         raise TypeError(
