@@ -131,10 +131,10 @@ typedef struct kvp_policy_shape {
 typedef struct kvp_policy {
   size_t struct_size; /* sizeof(kvp_policy) */
   kvp_policy_shape shape;
-  int32_t dtype;         /* of the form below: KVP_FLOAT32 on the CPU; on CUDA KVP_FLOAT16 for caches
-                            of that dtype and KVP_BFLOAT16 for all others */
-  const void* weights;   /* [layers][kv_heads] blocks, 64-byte aligned: kvp_policy_pack's, or
-                            kvp_policy_fragments' */
+  int32_t dtype;       /* of the form below: KVP_FLOAT32 on the CPU; on CUDA KVP_FLOAT16 for caches
+                          of that dtype and KVP_BFLOAT16 for all others */
+  const void* weights; /* [layers][kv_heads] blocks, 64-byte aligned: kvp_policy_pack's, or
+                          kvp_policy_fragments' */
   const void* positions; /* [position_rows][position_dim] float32, or the rows of
                             kvp_policy_position_fragments, 16-byte aligned; one such table per
                             (layer, head) without KVP_POLICY_SHARED_POSITIONS */
@@ -168,8 +168,8 @@ KVP_API kvp_status kvp_policy_unpack(const kvp_policy_shape* shape, const float*
 KVP_API kvp_status kvp_policy_fragment_bytes(const kvp_policy_shape* shape, int64_t* block_bytes,
                                              int64_t* position_row_bytes);
 
-/* Rounds one packed (layer, head) to KVP_FLOAT16 or KVP_BFLOAT16 fragments. All pointers are to host
- * memory; the caller copies the result to the device. */
+/* Rounds one packed (layer, head) to KVP_FLOAT16 or KVP_BFLOAT16 fragments. All pointers are to
+ * host memory; the caller copies the result to the device. */
 KVP_API kvp_status kvp_policy_fragments(const kvp_policy_shape* shape, int32_t dtype,
                                         const float* block, void* fragments);
 
@@ -234,10 +234,10 @@ typedef enum kvp_op {
 KVP_API kvp_status kvp_workspace_bytes(kvp_op op, const kvp_args* args, size_t* bytes);
 
 /* Checks everything that the operation would check, except the workspace. Writes nothing; reads the
- * structs and, in host memory, lengths, budget, positions (MODEL counts the rows that hold an entry)
- * and what kvp_compact reads. What lies in device memory cannot be checked without waiting for it;
- * there lengths are cut to the slots, a row that holds an entry keeps at least one, and results end
- * at `capacity`. */
+ * structs and, in host memory, lengths, budget, positions (MODEL counts the rows that hold an
+ * entry) and what kvp_compact reads. What lies in device memory cannot be checked without waiting
+ * for it; there lengths are cut to the slots, a row that holds an entry keeps at least one, and
+ * results end at `capacity`. */
 KVP_API kvp_status kvp_validate(kvp_op op, const kvp_args* args);
 
 /* Writes the score of every valid entry into layers[].scores; padding gets NaN.
@@ -266,8 +266,8 @@ KVP_API kvp_status kvp_evict(const kvp_args* args);
 /* Message of this thread's last failed call: which argument, what it was, what was expected. */
 KVP_API const char* kvp_last_error(void);
 
-/* Devices that this build has kernels for, as a comma-separated list of "cpu", "cuda", "simt". Whether
- * the machine has such a device is another question. */
+/* Devices that this build has kernels for, as a comma-separated list of "cpu", "cuda", "simt".
+ * Whether the machine has such a device is another question. */
 KVP_API const char* kvp_devices(void);
 
 /* Instruction sets that the CPU backend was built with and this machine can run, best first, as
