@@ -84,9 +84,10 @@ $(VENV)/cuda.stamp: $(VENV)/packages.stamp requirements/cuda.txt
 	touch $@
 
 cuda: build $(VENV)/cuda.stamp ## Compile the CUDA kernels for all architectures; docs/kernel_resources.md
+	mkdir -p build
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B build/cuda -G Ninja -DKVP_CUDA=ON -DKVP_WERROR=ON \
 	  -DPython_EXECUTABLE="$(abspath $(BIN))/python" >build/cuda.log || { cat build/cuda.log; exit 1; }
-	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/cuda --target kvp cuda_plan >build/cuda.log || \
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/cuda --target kvp cuda_plan evict_cuda >build/cuda.log || \
 	  { cat build/cuda.log; exit 1; }
 	$(BIN)/python bench/kernel_resources.py build/cuda $(CUDA_CHECK)
 

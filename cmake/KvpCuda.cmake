@@ -97,4 +97,8 @@ function(kvp_add_cuda target)
   if(TARGET CUDA::cudart_static)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:CUDA::cudart_static>)
   endif()
+  add_executable(evict_cuda EXCLUDE_FROM_ALL examples/evict_cuda.cu)
+  target_link_libraries(evict_cuda PRIVATE ${target})
+  set_target_properties(evict_cuda PROPERTIES CUDA_ARCHITECTURES "${kvp_architectures}"
+                                              CUDA_RUNTIME_LIBRARY Static)
 endfunction()

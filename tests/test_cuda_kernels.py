@@ -270,6 +270,20 @@ def test_a_score_depends_on_its_entry_alone(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["small", "paper"])
+def test_padding_gets_no_score(architecture):
+    """Slots without a position, and positioned ones past the length, in every chunk of a row."""
+    cache = make_cache(1, 3, 1, 700, 8, dtype=torch.float16, pos="head")
+    cache.pos[:, 1, :, 30:200] = -1
+    cache.pos[:, 2, :, ::3] = -1
+    lengths = torch.tensor([601, 129, 300])
+    scores = kvp_ext.score(
+        cache.k, cache.v, cache.pos,
+        policy=policy_for(cache, architecture), lengths=lengths, backend="simt",
+    )  # fmt: skip
+    assert_same(~scores.isnan(), selection.valid_entries(cache.pos, lengths))
+
+
+@pytest.mark.parametrize("architecture", ["small", "paper"])
 def test_entries_that_have_a_score_are_not_read(architecture):
     """K and V of scored entries are NaN, and no score is."""
     cache = make_cache(1, 1, 2, 400, 16, dtype=torch.bfloat16, pos="head")

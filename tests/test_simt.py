@@ -74,7 +74,7 @@ def run(*command, **environment):
     )
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", [*TESTS, "fiber_ucontext"])
 def test_runtime(programs, name):
     done = run(programs / f"{name}_test")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,8 +1,10 @@
 // The host side: what launches refuse, how errors come back, options.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "testing.h"
 
@@ -136,6 +138,24 @@ void test_kernel_errors() {
   kvp::simt::configure({});
 }
 
+// Blocks wait for each other, which only as many OS threads bring to an end.
+__global__ void meet(unsigned* arrived, unsigned* met) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::seconds(30);
+  atomicAdd(arrived, 1);
+  while (atomicAdd(arrived, 0) < gridDim.x && Clock::now() < deadline) std::this_thread::yield();
+  if (atomicAdd(arrived, 0) == gridDim.x) atomicAdd(met, 1);
+}
+
+void test_os_threads() {
+  constexpr unsigned kBlocks = 4;
+  kvp::simt::configure({kvp::simt::Schedule::kRandom, 1, kBlocks});
+  unsigned arrived = 0, met = 0;
+  expect_runs("meet", meet, kBlocks, 1, 0, &arrived, &met);
+  expect(met == kBlocks, "%u of %u blocks ran at once", met, kBlocks);
+  kvp::simt::configure({});
+}
+
 void test_configure() {
   using kvp::simt::Schedule;
   expect(kvp_simt_configure(2, 9, 3) == 0, "a good configuration");
@@ -160,6 +180,7 @@ int main() {
   test_device();
   kvp_simt_pretend(0);
   test_kernel_errors();
+  test_os_threads();
   test_configure();
   return failures == 0 ? 0 : 1;
 }
