@@ -1,32 +1,38 @@
-"""Everything that only a GPU can tell, in one run: build, parity, graphs, sanitizers, times.
+"""Everything that only a GPU can tell, in one run: does it build, is it right, how fast is it.
 
     bench/device_check.sh [--dry-run] [--out FILE] [--steps build,parity,...]
 
-Each step runs in a process of its own under a limit of time, so that a kernel that hangs or faults
-costs that step alone. What was found is written to FILE after every step, as JSON; a short table
-comes last. --dry-run does on this host what needs no GPU: the kernels run on the host layer, the
+Each step runs in processes of its own under a limit of time, so that a kernel that hangs or faults
+costs that step alone. What was found is written to FILE after every step, as JSON; short tables
+come last. --dry-run does on this host what needs no GPU: the kernels run on the host layer, the
 shapes are small, and the build is only configured. Exit status 0: every step passed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from device_table import conclusion
+
 ROOT = Path(__file__).resolve().parents[1]
+STEP = [sys.executable, str(Path(__file__).with_name("device_step.py"))]
 SITE = ROOT / "build" / "device-site"
-TOTAL_S = 460  # in all, so that 8 minutes hold it
+TOTAL_S = 450  # in all, so that 8 minutes hold it
+GRACE_S = 10  # that a step has for ending by itself
 
 
 @dataclass(frozen=True)
@@ -35,17 +41,18 @@ class Step:
 
     name: str
     limit_s: int
-    is_child: bool = True  # runs `device_check.py --run NAME`
 
 
 # The most telling first, should time run out.
 STEPS = (
-    Step("build", 200, is_child=False),
-    Step("parity", 120),
+    Step("build", 200),
+    Step("parity", 60),
+    Step("timing", 100),
     Step("graph", 60),
-    Step("timing", 150),
-    Step("memcheck", 60, is_child=False),
-    Step("racecheck", 60, is_child=False),
+    Step("memcheck", 60),
+    Step("racecheck", 60),
+    Step("rivals", 110),
+    Step("parity_large", 80),
 )
 
 
@@ -53,7 +60,7 @@ class Report:
     """The JSON file, complete after every change."""
 
     def __init__(self, file: Path, is_dry: bool) -> None:
-        self._file = file
+        self.file = file
         self.content: dict[str, Any] = {
             "dry_run": is_dry,
             "machine": {"platform": platform.platform(), "python": platform.python_version()},
@@ -67,115 +74,163 @@ class Report:
 
     def write(self) -> None:
         """Replaces the file as a whole."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".part")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.file.with_suffix(".draft")
         draft.write_text(json.dumps(self.content, indent=1) + "\n")
-        draft.replace(self._file)
-
-
-# ---- in the parent -------------------------------------------------------------------------------
+        draft.replace(self.file)
 
 
 def run_limited(command: list[str], limit_s: float, **options: Any) -> tuple[int, str]:
     """Exit status and output; 124 if it was stopped, with all that it had started."""
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, **options
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # A group, to stop it as a whole; no session, so that it ends with this one's.
+            preexec_fn=os.setpgrp,
+            **options,
         )
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
             status = 124
+            os.killpg(process.pid, signal.SIGKILL)
+            # Where even that does not end it, the driver holds it, and the next steps will tell.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         output.seek(0)
         return status, output.read()
+
+
+# As exceptions, compilers, CMake, the interpreter and compute-sanitizer begin or mark them.
+ERROR = re.compile(
+    r"^(\w+\.)*\w*(Error|Exception|Mismatch)\b|^CMake Error|^Fatal|"
+    r"\berror *: (?!subprocess-exited)|^========= (Invalid|Misaligned|Error|Race|Program hit)"
+)
+
+
+def first_error(status: int, output: str) -> str:
+    """How a process failed, and the line that names its first error, or else its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    says = next((line for line in lines if ERROR.search(line)), lines[-1] if lines else "")
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}; {says}"
+    return says
+
+
+def toolkits(folder: str) -> list[str]:
+    """A folder of every CUDA toolkit in its usual place."""
+    return [str(path) for path in sorted(Path("/usr/local").glob(f"cuda*/{folder}"))]
 
 
 def environment(is_dry: bool) -> dict[str, str]:
     """Of the children: the build of this run comes first, except in a dry run."""
     paths = [] if is_dry else [str(SITE)]
     paths += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    tools = [os.environ.get("PATH", os.defpath), *toolkits("bin")]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.pathsep.join(tools),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
 
 
-def architecture() -> str:
-    """Of the GPU, as CMake names it."""
-    import torch
+# ---- steps ---------------------------------------------------------------------------------------
 
-    major, minor = torch.cuda.get_device_capability()
-    feature = "a" if (major, minor) in ((9, 0), (10, 0)) else ""
-    return f"{major}{minor}{feature}-real"
+# In a process of its own, so that this one never waits for a driver.
+DESCRIBE = """
+import json, torch
+p = torch.cuda.get_device_properties(0)
+print(json.dumps({"gpu": p.name, "capability": [p.major, p.minor], "memory_bytes": p.total_memory,
+                  "l2_bytes": p.L2_cache_size, "processors": p.multi_processor_count,
+                  "torch": torch.__version__, "cuda": torch.version.cuda}))
+"""
 
 
-def build(is_dry: bool, limit_s: float) -> tuple[int, str]:
+def build(is_dry: bool, limit_s: float, report: Report) -> tuple[int, str]:
     """From source, without network, for this GPU alone; in a dry run only as far as CMake goes."""
+    env = environment(is_dry)
     if is_dry:
         with tempfile.TemporaryDirectory() as folder:
             command = ["cmake", "-S", str(ROOT), "-B", folder, "-DKVP_CUDA=AUTO"]
-            return run_limited(command, limit_s)
-    try:
-        of_device = architecture()
-    except Exception as error:
-        return 1, f"no GPU: {error}"
+            return run_limited(command, limit_s, env=env)
+    status, output = run_limited([sys.executable, "-c", DESCRIBE], min(limit_s, 60), env=env)
+    if status != 0:
+        return status, f"torch finds no GPU\n{output}"
+    report.content["machine"] |= json.loads(output.splitlines()[-1])
     shutil.rmtree(SITE, ignore_errors=True)
     command = [
         *(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"),
-        *("--no-index", "--quiet", "--target", str(SITE)),
+        *("--no-index", "--no-cache-dir", "--disable-pip-version-check", "--target", str(SITE)),
         *("-C", "cmake.define.KVP_CUDA=ON", "-C", "build-dir=build/device-build"),
-        *("-C", f"cmake.define.KVP_CUDA_ARCHITECTURES={of_device}", str(ROOT)),
+        *("-C", "cmake.define.KVP_CUDA_ARCHITECTURES=" + architecture(report), str(ROOT)),
     ]
-    return run_limited(command, limit_s, cwd=ROOT)
+    return run_limited(command, limit_s, cwd=ROOT, env=env)
 
 
-def sanitize(tool: str, is_dry: bool, limit_s: float) -> tuple[int, str]:
-    """A few cases of each family under a tool of compute-sanitizer."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--run", "few", "--out", os.devnull]
-    if is_dry:
-        return run_limited([*command, "--dry-run"], limit_s, env=environment(is_dry))
-    places = [
-        os.environ.get("PATH", ""),
-        "/usr/local/cuda/bin",
-        "/usr/local/cuda/compute-sanitizer",
-    ]
+def architecture(report: Report) -> str:
+    """Of the GPU, as CMake names it."""
+    major, minor = report.content["machine"]["capability"]
+    return f"{major}{minor}{'a' if major in (9, 10) else ''}-real"
+
+
+def sanitizer(tool: str, env: dict[str, str]) -> list[str] | None:
+    """The command in front of a program, or None where there is no compute-sanitizer."""
+    places = [env["PATH"], *toolkits("compute-sanitizer")]
     program = shutil.which("compute-sanitizer", path=os.pathsep.join(places))
     if program is None:
-        return 0, "skipped: no compute-sanitizer"
-    status, output = run_limited(
-        [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "5", *command],
-        limit_s,
-        env=environment(is_dry),
-    )
-    if "Device not supported" in output:
-        return 0, "skipped: compute-sanitizer says that the device is not supported"
-    return status, output
+        return None
+    # Our kernels alone: those of torch take long, and are not ours to judge.
+    _, usage = run_limited([program, "--help"], 20)
+    flag = next((f for f in ("--kernel-regex", "--kernel-name") if f in usage), None)
+    ours = [flag, "kns=kvp"] if flag else []
+    return [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "5", *ours]
 
 
 def run_step(step: Step, is_dry: bool, limit_s: float, report: Report) -> bool:
     """Runs one step and reports it."""
     start = time.monotonic()
     if step.name == "build":
-        status, output = build(is_dry, limit_s)
-    elif not step.is_child:
-        status, output = sanitize(step.name, is_dry, limit_s)
+        status, output = build(is_dry, limit_s, report)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            part = Path(folder) / "part.json"
-            command = [sys.executable, str(Path(__file__).resolve()), "--run", step.name]
-            command += ["--out", str(part), *(["--dry-run"] if is_dry else [])]
-            status, output = run_limited(command, limit_s, env=environment(is_dry))
-            if part.exists():
-                report.step(step.name, found=json.loads(part.read_text()))
+        status, output = run_child(step.name, is_dry, limit_s, report)
     seconds = round(time.monotonic() - start, 1)
     lines = [line for line in output.splitlines() if line.strip()]
-    says = lines[-1][:300] if lines else ""
+    says = (first_error(status, output) if status else lines[-1] if lines else "")[:400]
     if status == 124:
         says = f"stopped after {limit_s:.0f} s; {says}"
-    skipped = says.startswith("skipped")
+    skipped = status == 0 and says.startswith("skipped")
     report.step(step.name, passed=status == 0, skipped=skipped, seconds=seconds, says=says)
     if status != 0:
-        report.step(step.name, output=output[-4000:])
+        report.step(step.name, output=output[:4000] + "\n...\n" + output[-4000:])
     return status == 0
+
+
+def run_child(name: str, is_dry: bool, limit_s: float, report: Report) -> tuple[int, str]:
+    """A step that is device_step.py's."""
+    env = environment(is_dry)
+    part = report.file.with_suffix(f".{name}.json")  # what there is of it if this run is killed
+    part.unlink(missing_ok=True)
+    command = [*STEP, name, str(part), "--until", str(time.time() + limit_s - GRACE_S)]
+    if name in ("memcheck", "racecheck") and not is_dry:
+        prefix = sanitizer(name, env)
+        if prefix is None:
+            return 0, "skipped: no compute-sanitizer"
+        # Tensors are then allocations of their own, past whose ends nothing is anyone's.
+        env |= {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        command = [*prefix, *command]
+    status, output = run_limited([*command, *(["--dry-run"] if is_dry else [])], limit_s, env=env)
+    if part.exists():
+        report.step(name, found=json.loads(part.read_text()))
+        part.unlink()
+    if "Device not supported" in output:
+        return 0, "skipped: compute-sanitizer does not support this device"
+    return status, output
 
 
 def check(steps: list[Step], is_dry: bool, report: Report) -> bool:
@@ -190,56 +245,10 @@ def check(steps: list[Step], is_dry: bool, report: Report) -> bool:
             continue
         print(f"{step.name} ...", flush=True)
         passed &= run_step(step, is_dry, min(step.limit_s, left), report)
+        found = report.content["steps"][step.name]
+        if not found["passed"]:
+            print(f"  FAILED: {found['says']}", flush=True)
     return passed
-
-
-def conclusion(content: dict[str, Any]) -> list[str]:
-    """The short table."""
-    lines = []
-    for name, step in content["steps"].items():
-        state = "skipped" if step["skipped"] else "passed" if step["passed"] else "FAILED"
-        lines.append(f"{name:10}{state:8}{step['seconds']:>7.1f} s  {step['says'][:120]}")
-    timing = content["steps"].get("timing", {}).get("found")
-    if timing:
-        sys.path.insert(0, str(ROOT / "bench"))
-        from device_timing import table
-
-        lines += ["", *table(timing)]
-    return lines
-
-
-# ---- in a child ----------------------------------------------------------------------------------
-
-
-def run_child(name: str, is_dry: bool, out: Path) -> int:
-    """One step, in this process."""
-    import itertools
-
-    from device_cases import FAMILIES
-    from device_graph import run_graph
-    from device_parity import run_parity
-    from device_target import target_named
-    from device_timing import run_timing
-
-    target = target_named("host" if is_dry else "cuda")
-
-    def record(found: dict[str, Any]) -> None:
-        if str(out) != os.devnull:
-            out.write_text(json.dumps(found))
-
-    def families(every: int) -> Any:
-        chains = (family(is_dry or every > 1) for family in FAMILIES.values())
-        return itertools.islice(itertools.chain.from_iterable(chains), 0, None, every)
-
-    checks: dict[str, Callable[[], tuple[bool, str]]] = {
-        "parity": lambda: run_parity(families(5 if is_dry else 1), target, record),
-        "few": lambda: run_parity(families(60), target, record),
-        "graph": lambda: run_graph(target, record),
-        "timing": lambda: run_timing(target, record),
-    }
-    passed, says = checks[name]()
-    print(says)
-    return 0 if passed else 1
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -249,14 +258,12 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(os.environ.get("OUT", ROOT / "build"))
     parser.add_argument("--out", type=Path, default=folder / "device_check.json")
     parser.add_argument("--steps", default=",".join(step.name for step in STEPS))
-    parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.run:
-        return run_child(options.run, options.dry_run, options.out)
     chosen = options.steps.split(",")
     if unknown := set(chosen) - {step.name for step in STEPS}:
         parser.error(f"--steps: {sorted(unknown)}, expected {[step.name for step in STEPS]}")
     report = Report(options.out, options.dry_run)
+    report.write()
     passed = check([s for s in STEPS if s.name in chosen], options.dry_run, report)
     report.content["passed"] = passed
     report.write()

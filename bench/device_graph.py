@@ -36,7 +36,7 @@ class Problem:
             architecture=architecture,  # type: ignore[arg-type]
             max_position=self.T,
         ).to(device)
-        self._mode, self._backend = mode, target.backends[0]
+        self.mode, self._backend = mode, target.backends[0]
 
     def fill(self, seed: int) -> None:
         """Another cache, other lengths, another budget, in the same memory."""
@@ -51,13 +51,17 @@ class Problem:
         budgets[0, 0] = self.T // 3  # where results have the width of the largest one
         self.budget.copy_(budgets.expand(self.budget.shape))
 
+    def tensors(self) -> list[Tensor]:
+        """Everything that `fill` writes."""
+        return [self.k, self.v, self.pos, self.scores, self.lengths, self.budget]
+
     def evict(self) -> kvp_ext.Evicted:
         """What is captured: every tensor in place, every count on the device."""
         budget = {
             "per_head": self.budget,
             "union": self.budget[:, :, 0],
             "model": self.T * self.L * self.H // 4,
-        }[self._mode]
+        }[self.mode]
         return kvp_ext.evict_(
             self.k,
             self.v,
@@ -66,7 +70,7 @@ class Problem:
             policy=self.policy,
             scores=self.scores,
             lengths=self.lengths,
-            mode=self._mode,
+            mode=self.mode,
             return_indices=True,
             backend=self._backend,
         )
@@ -112,12 +116,16 @@ def check_replays(problem: Problem, target: Target) -> None:
 def check_side_stream(problem: Problem, target: Target) -> None:
     """The work goes to the current stream, in its order."""
     problem.fill(5)
+    staged = [t.clone() for t in problem.tensors()]
     expected = problem.state(problem.evict())
     problem.fill(9)
+    target.synchronize()
     results: list[kvp_ext.Evicted] = []
 
     def work() -> None:
-        problem.fill(5)
+        # On the device, so that the host does not wait and whatever went elsewhere comes too early.
+        for t, was in zip(problem.tensors(), staged, strict=True):
+            t.copy_(was)
         results.append(problem.evict())
 
     target.on_side_stream(work)
@@ -126,11 +134,21 @@ def check_side_stream(problem: Problem, target: Target) -> None:
 
 
 def check_no_waiting(problem: Problem, target: Target) -> None:
-    """torch raises where a call makes the host wait."""
+    """torch raises where a call makes the host wait; counts may come from the host, too."""
     problem.fill(6)
     problem.evict()
+    cache = {"k_cache": problem.k, "v_cache": problem.v, "pos": problem.pos}
+    backend = target.backends[0]
+    budgets = [problem.T // 4] * problem.L
+    if problem.mode == "model":
+        budgets = [problem.L * problem.H * problem.T // 4] * problem.B
     with target.forbid_waiting():
         problem.evict()
+        scores = kvp_ext.score(**cache, policy=problem.policy, lengths=9, backend=backend)
+        chosen = kvp_ext.select(
+            scores, budgets, pos=problem.pos, lengths=9, mode=problem.mode, backend=backend
+        )
+        kvp_ext.compact_(**cache, selection=chosen, backend=backend)
     target.synchronize()
 
 

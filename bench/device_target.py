@@ -44,11 +44,14 @@ class Target(Protocol):
     def cache_bytes(self) -> int:
         """Size of the cache that timed inputs have to leave."""
 
-    def time_ms(self, run: Run, lead_ms: float) -> float:
-        """How long the device takes for `run`, which the host enqueues in less than `lead_ms`."""
+    def time_ms(self, run: Run, lead_ms: float) -> tuple[float, float]:
+        """How long the device takes for `run`, and the host to enqueue it.
+
+        The device begins `lead_ms` late, so that what the host takes less than that does not count.
+        """
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.compile` for shapes that change."""
+        """`torch.compile`."""
 
     def forbid_waiting(self) -> AbstractContextManager[None]:
         """Inside, torch raises where the host would wait for the device."""
@@ -91,14 +94,15 @@ class HostTarget:
     def cache_bytes(self) -> int:
         return 1 << 16
 
-    def time_ms(self, run: Run, lead_ms: float) -> float:
+    def time_ms(self, run: Run, lead_ms: float) -> tuple[float, float]:
         start = time.perf_counter()
         run()
-        return (time.perf_counter() - start) * 1e3
+        ms = (time.perf_counter() - start) * 1e3
+        return ms, ms
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # Traced only: its time on a host is nobody's question.
-        return torch.compile(function, dynamic=True, backend="eager")
+        return torch.compile(function, backend="eager")
 
     def forbid_waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -140,11 +144,12 @@ class CudaTarget:
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError("torch finds no CUDA device")
-        found = kvp_ext.backends()["cuda"]
-        if not found.startswith("available"):
-            raise RuntimeError(f"backend 'cuda': {found}")
+        found = kvp_ext.backends()
+        if not found["cuda"].startswith("available"):
+            raise RuntimeError(f"backend 'cuda': {found['cuda']}")
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.backends = ["cuda", "reference"]
+        others = [b for b in ("triton",) if found.get(b, "").startswith("available")]
+        self.backends = ["cuda", *others, "reference"]
         self.timed = "cuda"
 
     def synchronize(self) -> None:
@@ -156,19 +161,20 @@ class CudaTarget:
     def cache_bytes(self) -> int:
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
-    def time_ms(self, run: Run, lead_ms: float) -> float:
+    def time_ms(self, run: Run, lead_ms: float) -> tuple[float, float]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
-        # While the device spins the host enqueues `run`, so that its time does not count.
         self._spin(lead_ms)
         start.record()
+        begun = time.perf_counter()
         run()
+        host_ms = (time.perf_counter() - begun) * 1e3
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end))
+        return float(start.elapsed_time(end)), host_ms
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(function, dynamic=True)
+        return torch.compile(function)
 
     @contextmanager
     def forbid_waiting(self) -> Iterator[None]:
@@ -201,7 +207,7 @@ class CudaTarget:
         return {
             "bytes": stats["allocated_bytes.all.current"],
             "peak_bytes": stats["allocated_bytes.all.peak"],
-            "device_calls": stats["num_device_alloc"],
+            "device_calls": stats.get("num_device_alloc", 0),
         }
 
     def reset_peak(self) -> None:

@@ -1,26 +1,28 @@
-"""Times of the kernels against their floor and against plain PyTorch, on a device of its own kind.
+"""Times of the kernels, whole and step by step, and the ceilings of the device they ran on.
 
-Inputs take turns, so that none is in the device's cache when its turn comes, and what an eviction
-overwrote is restored before the clock starts.
+Caches take turns, so that none is in the device's cache when its turn comes, and what an eviction
+overwrote is restored long before its next one.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from device_formulas import copies_past_cache, eviction_cost, macs_per_entry, summary
-from device_rivals import RECENT, SINKS, PlainPolicy, by_policy, by_snapkv, by_tova
+from device_formulas import Cost, copies_past_cache, eviction_cost, macs_per_entry, summary
 from device_target import Target
 from torch import Tensor
 
 import kvp_ext
 
-KEEP = 0.25
-WINDOW = 64
+SINKS, RECENT = 4, 16
+PINS = {"sinks": SINKS, "recent": RECENT}
 DTYPE = torch.bfloat16
+MAX_POSITION = 11_999  # as the paper's agents
 
 
 @dataclass(frozen=True)
@@ -35,23 +37,38 @@ class Geometry:
     head_dim: int
     slots: tuple[int, ...]
 
+    def policy(self, device: torch.device) -> kvp_ext.Policy:
+        """An untrained one; weights do not change the time."""
+        return kvp_ext.Policy.random(
+            layers=self.layers,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            architecture=self.architecture,  # type: ignore[arg-type]
+            max_position=MAX_POSITION,
+        ).to(device)
 
-GEOMETRIES = (
-    Geometry("the paper's agent", "paper", 28, 28, 4, 128, (1000, 4000, 10_000, 32_768, 131_072)),
-    Geometry("64-wide policy", "small", 32, 32, 8, 128, (4000, 32_768, 131_072)),
-)
-DRY = (
-    Geometry("the paper's agent", "paper", 2, 4, 2, 32, (60,)),
-    Geometry("64-wide policy", "small", 2, 4, 2, 32, (100,)),
-)
+
+QWEN = ("the paper's agent", "paper", 28, 28, 4, 128)  # Qwen2.5-7B
+LLAMA = ("64-wide policy", "small", 32, 32, 8, 128)  # Llama-3.1-8B
+SMALL = (2, 4, 2, 32)
 
 
-class Inputs:
-    """Caches of one geometry and length, in turn."""
+def geometries(is_dry: bool) -> tuple[Geometry, ...]:
+    """What is timed: the shortest caches first, should time run out."""
+    if is_dry:
+        return (Geometry(*QWEN[:2], *SMALL, (120,)), Geometry(*LLAMA[:2], *SMALL, (120,)))
+    return (
+        Geometry(*QWEN, (1000, 4000, 10_000, 32_768, 131_072)),
+        Geometry(*LLAMA, (4000, 32_768, 131_072)),
+    )
+
+
+class Caches:
+    """K and V `[L, 1, H, T, D]` of one geometry and length, in turn. A quarter is to be kept."""
 
     def __init__(self, geometry: Geometry, slots: int, target: Target) -> None:
         shape = (geometry.layers, 1, geometry.kv_heads, slots, geometry.head_dim)
-        self.budget = max(SINKS + RECENT + 1, int(slots * KEEP))
+        self.budget = slots // 4
         self.bytes_each = 2 * 2 * geometry.layers * geometry.kv_heads * slots * geometry.head_dim
         count = copies_past_cache(self.bytes_each, target.cache_bytes())
         while count > 1 and 3 * count * self.bytes_each > target.free_bytes():
@@ -68,12 +85,12 @@ class Inputs:
         self._turn = 0
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """K and V `[L, 1, H, T, D]`, as they were at first."""
-        self._turn += 1
-        pair = self._pairs[self._turn % len(self._pairs)]
-        for x, front in zip(pair, self._front, strict=True):
+        """A cache as it was at first."""
+        # The one that was used last is restored now, so that by its turn nothing of it is cached.
+        for x, front in zip(self._pairs[self._turn], self._front, strict=True):
             x[..., : self.budget, :].copy_(front)
-        return pair
+        self._turn = (self._turn + 1) % len(self._pairs)
+        return self._pairs[self._turn]
 
 
 def ceilings(target: Target) -> dict[str, float]:
@@ -88,170 +105,147 @@ def ceilings(target: Target) -> dict[str, float]:
     }
     found = {}
     for name, (run, work) in runs.items():
-        times = [target.time_ms(run, 1.0) for _ in range(13)][3:]
+        times = [target.time_ms(run, 1.0)[0] for _ in range(25)][5:]
         found[name] = work / summary(times)["median"]
     return found
 
 
 @dataclass
-class Competitor:
+class Timed:
     """Something to time.
 
     Attributes:
         prepare: gives the arguments of `run`, untimed.
-        cost: what it has to read, write and multiply; None for the rivals, which are compared by
-            their times.
+        cost: what it has to read, write and multiply, where that is known.
     """
 
     name: str
     prepare: Callable[[], tuple[Any, ...]]
     run: Callable[..., Any]
-    cost: Any = None
+    cost: Cost | None = None
 
 
-def competitors(geometry: Geometry, inputs: Inputs, target: Target) -> Iterator[Competitor]:
-    """Ours, whole and step by step, then the rivals."""
-    policy = kvp_ext.Policy.random(
-        layers=geometry.layers,
-        kv_heads=geometry.kv_heads,
-        head_dim=geometry.head_dim,
-        architecture=geometry.architecture,  # type: ignore[arg-type]
-    ).to(target.device)
-    backend, budget, pos = target.timed, inputs.budget, inputs.pos
-    pins = {"sinks": SINKS, "recent": RECENT}
-    rows = geometry.layers * geometry.kv_heads
-    entries, kept = rows * len(pos), rows * budget
-    macs = macs_per_entry(policy.folded.tensors)
-    sizes = {"channels": 2 * geometry.head_dim, "element_bytes": 2}
+def measure(timed: Timed, target: Target, rounds: int) -> dict[str, Any]:
+    """`ms` on the device and median `host_ms` to enqueue, after three warm-ups."""
+    times, hosts = [], []
+    for turn in range(rounds + 3):
+        arguments = timed.prepare()
+        lead_ms = min(100.0, 2 * hosts[-1] + 0.5) if hosts else 1.0
+        ms, host_ms = target.time_ms(lambda: timed.run(*arguments), lead_ms)  # noqa: B023
+        hosts.append(host_ms)
+        if turn >= 3:
+            times.append(ms)
+    return {"ms": summary(times), "host_ms": summary(hosts[3:])["median"]}
+
+
+def our_steps(
+    geometry: Geometry, policy: kvp_ext.Policy, caches: Caches, target: Target
+) -> Iterator[Timed]:
+    """The eviction, then each of its steps alone."""
+    backend, budget, pos = target.timed, caches.budget, caches.pos
 
     def evict(k: Tensor, v: Tensor) -> Any:
-        return kvp_ext.evict_(k, v, pos, budget, policy=policy, backend=backend, **pins)
+        return kvp_ext.evict_(k, v, pos, budget, policy=policy, backend=backend, **PINS)
 
     def score(k: Tensor, v: Tensor) -> Tensor:
         return kvp_ext.score(k, v, pos, policy=policy, backend=backend)
 
-    scores = score(*inputs.next())
-    chosen = kvp_ext.select(scores, budget, pos=pos, backend=backend, **pins)
-    moved = int((chosen.kept[..., :budget] != torch.arange(budget, device=pos.device)).sum())
+    def select() -> Any:
+        return kvp_ext.select(scores, budget, pos=pos, backend=backend, **PINS)
 
-    def cost(scored: int, moved: int, macs: int) -> Any:
-        return eviction_cost(scored=scored, moved=moved, macs=macs, **sizes)
+    scores = score(*caches.next())
+    chosen = select()
+    moved = int((chosen.kept != torch.arange(budget, device=pos.device)).sum())
+    entries = geometry.layers * geometry.kv_heads * len(pos)
+    macs = macs_per_entry(policy.folded.tensors)
 
-    yield Competitor("evict_", inputs.next, evict, cost(entries, moved, macs))
-    yield Competitor("score", inputs.next, score, cost(entries, 0, macs))
-    yield Competitor(
-        "select",
-        tuple,
-        lambda: kvp_ext.select(scores, budget, pos=pos, backend=backend, **pins),
-    )
-    yield Competitor(
+    def cost(scored: int, moved: int) -> Cost:
+        return eviction_cost(
+            scored=scored, moved=moved, channels=2 * geometry.head_dim, element_bytes=2, macs=macs
+        )
+
+    yield Timed("evict_", caches.next, evict, cost(entries, moved))
+    yield Timed("score", caches.next, score, cost(entries, 0))
+    yield Timed("select", tuple, select)
+    yield Timed(
         "compact_",
-        inputs.next,
+        caches.next,
         lambda k, v: kvp_ext.compact_(k, v, pos, chosen, backend=backend),
-        cost(0, moved, 0),
+        cost(0, moved),
     )
-    del kept
-
-    plain = PlainPolicy(policy, DTYPE, pos)
-    g = torch.Generator(target.device).manual_seed(1)
-    q = torch.randn(
-        geometry.layers, geometry.query_heads, WINDOW, geometry.head_dim,
-        generator=g, dtype=DTYPE, device=target.device,
-    )  # fmt: skip
-
-    def all_layers(one: Callable[[int, Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor], Any]:
-        return lambda k, v: [one(i, k[i, 0], v[i, 0]) for i in range(geometry.layers)]
-
-    eager = by_policy(plain, budget)
-    yield Competitor("eager PyTorch", inputs.next, all_layers(eager))
-    yield Competitor("compiled PyTorch", inputs.next, all_layers(target.compile(eager)))
-    yield Competitor("TOVA", inputs.next, all_layers(by_tova(q[:, :, -1:], budget)))
-    yield Competitor("SnapKV", inputs.next, all_layers(by_snapkv(q, budget)))
 
 
-def time_one(competitor: Competitor, target: Target, rounds: int) -> list[float]:
-    """Times in ms after two warm-ups."""
-    times = []
-    for turn in range(rounds + 2):
-        arguments = competitor.prepare()
-        ms = target.time_ms(lambda: competitor.run(*arguments), 5.0)  # noqa: B023
-        if turn >= 2:
-            times.append(ms)
-    return times
+def shares(cost: Cost, ms: float, ceiling: dict[str, float]) -> dict[str, float]:
+    """Rates, and what they are of the ceilings and of the floor."""
+    copy, matmul = ceiling["copy_gb_s"], ceiling["matmul_tflop_s"]
+    gb_s, tflop_s = cost.bytes / ms / 1e6, cost.flops / ms / 1e9
+    floor = cost.floor_ms(copy, matmul)
+    return {
+        "gb_s": gb_s,
+        "tflop_s": tflop_s,
+        "share_of_copy": gb_s / copy,
+        "share_of_matmul": tflop_s / matmul,
+        "floor_ms": floor,
+        "share_of_floor": floor / ms,
+    }
 
 
-def run_timing(target: Target, record: Callable[[dict[str, Any]], None]) -> tuple[bool, str]:
-    """Times everything; a competitor that fails is reported and the others go on.
+Entrants = Callable[[Geometry, kvp_ext.Policy, Caches, Target], Iterator[Timed]]
+Record = Callable[[dict[str, Any]], None]
+
+
+def time_size(
+    entrants: Entrants, geometry: Geometry, policy: kvp_ext.Policy, slots: int, target: Target
+) -> Iterator[tuple[dict[str, Any], Cost | None]]:
+    """A row for each entrant, with what failed in place of times, and what it has to do."""
+    caches = Caches(geometry, slots, target)
+    rounds = 3 if target.is_dry else 30 if caches.bytes_each < 2**32 else 12
+    for timed in entrants(geometry, policy, caches, target):
+        row: dict[str, Any] = {"geometry": geometry.name, "slots": slots}
+        row |= {"budget": caches.budget, "name": timed.name}
+        try:
+            row |= measure(timed, target, rounds)
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}"[:600]
+            target.release()
+        yield row, timed.cost
+
+
+def time_all(
+    entrants: Entrants, target: Target, record: Record, until: float, **found: Any
+) -> tuple[bool, str]:
+    """Times entrants on all geometries; where one fails the others go on.
 
     Args:
-        record: takes the results so far, after each competitor.
+        record: takes the results so far, after each row.
+        until: when to begin no other size, in seconds since the epoch.
+        found: what else belongs to the results; with `ceilings` there are shares of them.
 
     Returns:
-        Whether ours all ran, and a sentence about it.
+        Whether there were some and all ran, and a sentence about it.
     """
-    found: dict[str, Any] = {"ceilings": ceilings(target), "keep": KEEP, "rows": []}
-    copy, matmul = found["ceilings"]["copy_gb_s"], found["ceilings"]["matmul_tflop_s"]
-    failed = []
-    for geometry in DRY if target.is_dry else GEOMETRIES:
-        for slots in geometry.slots:
-            target.release()
-            inputs = Inputs(geometry, slots, target)
-            rounds = 3 if target.is_dry else 30 if inputs.bytes_each < 2**31 else 10
-            ours = None
-            for competitor in competitors(geometry, inputs, target):
-                row: dict[str, Any] = {
-                    "geometry": geometry.name,
-                    "slots": slots,
-                    "budget": inputs.budget,
-                    "name": competitor.name,
-                }
-                try:
-                    row["ms"] = summary(time_one(competitor, target, rounds))
-                except Exception as error:
-                    row["error"] = f"{type(error).__name__}: {error}"[:600]
-                    failed.append(f"{geometry.name}, {slots} slots, {competitor.name}")
-                else:
-                    median = row["ms"]["median"]
-                    ours = ours or median
-                    row["ratio"] = median / ours
-                    if competitor.cost is not None:
-                        cost = competitor.cost
-                        floor = cost.floor_ms(copy, matmul)
-                        row |= {
-                            "gb_s": cost.bytes / median / 1e6,
-                            "tflop_s": cost.flops / median / 1e9,
-                            "share_of_copy": cost.bytes / median / 1e6 / copy,
-                            "share_of_matmul": cost.flops / median / 1e9 / matmul,
-                            "floor_ms": floor,
-                            "share_of_floor": floor / median,
-                        }
-                found["rows"].append(row)
-                record(found)
-            del inputs
+    rows: list[dict[str, Any]] = []
+    policy, early = None, ""
+    sizes = [(g, slots) for g in geometries(target.is_dry) for slots in g.slots]
+    for n, (geometry, slots) in enumerate(sizes):
+        if time.time() > until:
+            early = f" of {n} sizes, then the time was up for {len(sizes) - n}"
+            break
+        if policy is None or policy.architecture != geometry.architecture:
+            policy = geometry.policy(target.device)
+        target.release()
+        for row, cost in time_size(entrants, geometry, policy, slots, target):
+            if cost is not None and "ms" in row and "ceilings" in found:
+                row |= shares(cost, row["ms"]["median"], found["ceilings"])
+            rows.append(row)
+            record(found | {"rows": rows})
+    failed = [row for row in rows if "error" in row]
     if failed:
-        return False, f"{len(failed)} failed, first {failed[0]}"
-    return True, f"{len(found['rows'])} rows"
+        first = ", ".join(str(failed[0][key]) for key in ("geometry", "slots", "name", "error"))
+        return False, f"{len(failed)} of {len(rows)} failed, first {first}"
+    return bool(rows), f"{len(rows)} times{early}"
 
 
-def table(found: dict[str, Any]) -> list[str]:
-    """The results as lines of text, narrow enough for a terminal."""
-    c = found["ceilings"]
-    lines = [
-        f"copy {c['copy_gb_s']:.0f} GB/s, matmul {c['matmul_tflop_s']:.0f} TFLOP/s; "
-        f"{found['keep']:.0%} kept",
-        f"{'':18}{'slots':>8} {'':17}{'median ms':>10}{'p5':>9}{'p95':>9}{'GB/s':>7}"
-        f"{'TFLOP/s':>9}{'floor':>7}{'ratio':>8}",
-    ]
-    for row in found["rows"]:
-        head = f"{row['geometry']:18}{row['slots']:>8} {row['name']:17}"
-        if "error" in row:
-            lines.append(f"{head} {row['error'][:60]}")
-            continue
-        ms = row["ms"]
-        line = f"{head}{ms['median']:>10.3f}{ms['p5']:>9.3f}{ms['p95']:>9.3f}"
-        if "gb_s" in row:
-            line += f"{row['gb_s']:>7.0f}{row['tflop_s']:>9.0f}{row['share_of_floor']:>7.0%}"
-        else:
-            line += f"{'':23}"
-        lines.append(f"{line}{row['ratio']:>7.1f}x")
-    return lines
+def run_timing(target: Target, record: Record, until: float = math.inf) -> tuple[bool, str]:
+    """Ours; see `time_all`."""
+    return time_all(our_steps, target, record, until, ceilings=ceilings(target))

@@ -20,12 +20,16 @@ function(kvp_add_simt target)
     csrc/simt/stacks.cpp
     csrc/simt/warp.cpp
     csrc/simt/words.cpp)
-  set(kernels csrc/cuda/evict_bf16.cu csrc/cuda/evict_fp16.cu csrc/cuda/finish.cu
-              csrc/cuda/launch.cu)
-  set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
+  # Through sources of their own, since in a build with CUDA nvcc compiles the same files.
+  set(kernels "")
+  foreach(kernel evict_bf16 evict_fp16 finish launch)
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/simt/${kernel}.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"cuda/${kernel}.cu\"\n")
+    list(APPEND kernels ${source})
+  endforeach()
   add_library(kvp_simt_kernels OBJECT ${kernels} csrc/cuda/plan.cpp)
   target_compile_definitions(kvp_simt_kernels PRIVATE cuda=cuda_on_host)
-  target_compile_options(kvp_simt_kernels PRIVATE -x c++ -Wno-unknown-pragmas)
+  target_compile_options(kvp_simt_kernels PRIVATE -Wno-unknown-pragmas)
   # Sanitizers watch the kernels; the runtime tells them of its fibers.
   target_link_libraries(kvp_simt_runtime PRIVATE kvp_warnings Threads::Threads)
   target_link_libraries(kvp_simt_kernels PRIVATE kvp_options Threads::Threads)

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/backends.h"
 #include "host/error.h"
 #include "host/policy.h"
 #include "host/rows.h"
@@ -40,7 +39,8 @@ void check_same(const char* name, int64_t policy, int64_t cache) {
 // ---- geometry -----------------------------------------------------------------------------
 
 void check_scalars(kvp_op op, const kvp_args& args) {
-  backend_for(args.device);  // or an error that says what there is
+  // Whether this build has the device is for the operation to say: others may check for one.
+  check_enum("device", args.device, KVP_SIMT, "KVP_CPU (0), KVP_CUDA (1) or KVP_SIMT (2)");
   if (args.addressing != KVP_DENSE) {
     unsupported("addressing is %d, expected KVP_DENSE (0)", args.addressing);
   }

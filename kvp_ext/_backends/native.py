@@ -78,10 +78,20 @@ def build(call: Call, device: int = _C.CPU) -> _C.Args:
 def _policy_view(policy: Policy, device: int, cache_dtype: torch.dtype) -> _C.PolicyView:
     """The policy in the form that the device's kernels read."""
     if device == _C.CPU:
-        dtype, weights, positions = torch.float32, policy.packed(), policy.folded.positions
-    else:
-        dtype = torch.float16 if cache_dtype == torch.float16 else torch.bfloat16
-        weights, positions = policy.fragments(dtype)
+        return view_policy(policy, torch.float32, policy.packed(), policy.folded.positions)
+    dtype = fragment_dtype(cache_dtype)
+    return view_policy(policy, dtype, *policy.fragments(dtype))
+
+
+def fragment_dtype(cache_dtype: torch.dtype) -> torch.dtype:
+    """Of the weights that tensor cores multiply with a cache."""
+    return torch.float16 if cache_dtype == torch.float16 else torch.bfloat16
+
+
+def view_policy(
+    policy: Policy, dtype: torch.dtype, weights: Tensor, positions: Tensor
+) -> _C.PolicyView:
+    """What libkvp is told of a policy whose weights it finds in these tensors."""
     return _C.PolicyView(
         packing.shape_of(policy.folded), DTYPES[dtype], weights.data_ptr(), positions.data_ptr()
     )

@@ -9,6 +9,7 @@ from python_ref import compaction, fold, selection
 
 from .. import _C
 from .._call import Call
+from ..policy import Policy
 from ..results import Evicted, Selection
 from . import native
 
@@ -69,9 +70,21 @@ def _outside_inference(done: Evicted) -> Evicted:
 def _check(call: Call, op: int, results: native.Results | None = None) -> None:
     """The memory and geometry checks that every backend makes."""
     args = native.build(call)
+    if call.device.type != "cpu":
+        # The host may not read this memory; libkvp knows that of CUDA's.
+        args.device = _C.CUDA
+        if call.policy is not None:
+            args.policy = _unread_policy(call, call.policy)
     if results is not None:
         results.attach(args)
     _C.validate(op, args)
+
+
+def _unread_policy(call: Call, policy: Policy) -> _C.PolicyView:
+    """The policy's geometry; its weights need not be in the form of CUDA's kernels."""
+    k = next((k for k in call.k if k is not None), None)
+    dtype = native.fragment_dtype(torch.float32 if k is None else k.dtype)
+    return native.view_policy(policy, dtype, policy.packed(), policy.folded.positions)
 
 
 def _score(call: Call) -> Tensor:

@@ -233,11 +233,11 @@ typedef enum kvp_op {
 /* Bytes of workspace that the operation needs for these arguments. */
 KVP_API kvp_status kvp_workspace_bytes(kvp_op op, const kvp_args* args, size_t* bytes);
 
-/* Checks everything that the operation would check, except the workspace. Writes nothing; reads the
- * structs and, in host memory, lengths, budget, positions (MODEL counts the rows that hold an
- * entry) and what kvp_compact reads. What lies in device memory cannot be checked without waiting
- * for it; there lengths are cut to the slots, a row that holds an entry keeps at least one, and
- * results end at `capacity`. */
+/* Checks everything that the operation would check, except the workspace and whether this build has
+ * the device. Writes nothing; reads the structs and, in host memory, lengths, budget, positions
+ * (MODEL counts the rows that hold an entry) and what kvp_compact reads. What lies in device memory
+ * cannot be checked without waiting for it; there lengths are cut to the slots, a row that holds an
+ * entry keeps at least one, and results end at `capacity`. */
 KVP_API kvp_status kvp_validate(kvp_op op, const kvp_args* args);
 
 /* Writes the score of every valid entry into layers[].scores; padding gets NaN.
