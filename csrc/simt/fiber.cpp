@@ -48,6 +48,14 @@ void Fiber::adopt_this_thread() {
   if (has_tsan()) tsan_fiber_ = __tsan_get_current_fiber();
 }
 
+void Fiber::release(SyncPoint& point) {
+  if (!has_tsan()) return;
+  void* const running = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(tsan_fiber_, kTsanNoSync);
+  point.release();
+  __tsan_switch_to_fiber(running, kTsanNoSync);
+}
+
 void Fiber::forget() {
   if (has_tsan() && tsan_fiber_ != nullptr) __tsan_destroy_fiber(tsan_fiber_);
   tsan_fiber_ = nullptr;

@@ -32,6 +32,9 @@ class Fiber {
   // top; a multiple of 16.
   void start(const Stack& stack, size_t unused, Entry entry, void* argument);
 
+  // To TSan, what a suspended fiber has done comes before what follows an acquire of the point.
+  void release(SyncPoint& point);
+
   // Frees what sanitizers keep of a fiber that will not run again.
   void forget();
 

@@ -43,7 +43,12 @@ void Multiprocessor::run_block(uint64_t linear) {
   current = first;
   Fiber::switch_to(host_, first->fiber);
   current = nullptr;
-  for (int i = 0; i < size_; ++i) threads_[i].fiber.forget();
+  for (int i = 0; i < size_; ++i) {
+    Fiber& fiber = threads_[i].fiber;
+    // Those that an error left waiting have not done this themselves.
+    if (abandoned_) fiber.release(grid_->end());
+    fiber.forget();
+  }
 }
 
 void Multiprocessor::begin_block(uint64_t linear) {

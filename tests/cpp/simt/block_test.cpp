@@ -1,5 +1,6 @@
 // A block's threads: their indices, barriers with and without a vote, the order in which schedules
 // run them.
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -71,6 +72,20 @@ void test_barriers() {
   }
 }
 
+// Nothing is left of the blocks before.
+__global__ void leave_numbers(int* found) {
+  SharedMemory shared;
+  float* const floats = shared.take<float>(blockDim.x);
+  if (!std::isnan(floats[threadIdx.x])) atomicAdd(found, 1);
+  floats[threadIdx.x] = 1;
+}
+
+void test_shared_memory_begins_as_nan() {
+  int found = 0;
+  expect_runs("leave_numbers", leave_numbers, 5, 40, 160, &found);
+  expect(found == 0, "%d floats of shared memory are numbers before they are written", found);
+}
+
 struct Votes {
   int count;
   int any;
@@ -131,6 +146,7 @@ int main() {
   under_all_schedules([] {
     test_indices();
     test_barriers();
+    test_shared_memory_begins_as_nan();
     test_votes();
   });
   test_orders();

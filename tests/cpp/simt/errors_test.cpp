@@ -112,6 +112,18 @@ __global__ void write_past_piece(int at, bool barrier) {
   if (threadIdx.x == 1) piece[at] = piece[0];
 }
 
+__global__ void repair_after_barrier() {
+  SharedMemory shared;
+  int* const piece = shared.take<int>(4);
+  int before = 0;
+  if (threadIdx.x == 0) {
+    before = piece[4];
+    piece[4] = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) piece[4] = before;
+}
+
 void test_barriers() {
   expect_error("divergent barriers: __syncthreads (errors_test.cpp:", two_barriers, 1, 64, 0);
   expect_error(
@@ -171,6 +183,8 @@ void test_shared_memory() {
   expect_error("shared memory overrun: byte 60 past the end of a piece of 20", write_past_piece, 1,
                32, 64, 20, false);
   expect_runs("write_past_piece", write_past_piece, 1, 32, 64, 4, true);
+  expect_error("shared memory overrun: byte 0 past the end of a piece of 16", repair_after_barrier,
+               1, 32, 16);
 }
 
 [[gnu::noinline]] int recurse(int depth) {
