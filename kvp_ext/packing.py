@@ -64,7 +64,7 @@ def fragments(folded: FoldedPolicy, packed: Tensor, dtype: torch.dtype) -> tuple
     features = folded.positions.float().cpu().contiguous()
     positions = torch.empty(*features.shape[:-1], row_bytes, dtype=torch.uint8, device="cpu")
     _C.policy_position_fragments(
-        shape, code, features.data_ptr(), features[..., 0].numel(), positions.data_ptr()
+        shape, code, features.data_ptr(), features.shape[:-1].numel(), positions.data_ptr()
     )
     device = folded.positions.device
     return weights.to(device), positions.to(device)

@@ -22,6 +22,7 @@ SCHEDULES = {
     "random 2": (2, 2, 3),
     "random 3": (2, 3, 1),
 }
+SEVERAL_THREADS = "random 2"
 
 
 def _library() -> ctypes.CDLL:

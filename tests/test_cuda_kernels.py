@@ -4,14 +4,13 @@ What every backend must do is tested on "simt" beside the others, in one schedul
 schedules, shapes around the kernels' tiles, memory at the edges of rows, and what they refuse.
 """
 
-import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
 from helpers import (
     DTYPES,
-    Cache,
     assert_evicted,
     assert_same,
     assert_scores,
@@ -20,19 +19,49 @@ from helpers import (
     per_head_pos,
     random_scores,
 )
-from simt import SCHEDULES, needs_simt, schedule
+from simt import SCHEDULES, SEVERAL_THREADS, needs_simt, schedule
 
 import kvp_ext
 from kvp_ext import _C, packing
+from kvp_ext._backends.native import NativeBackend
 from python_ref import fold, selection
 
 pytestmark = needs_simt
+
+# Of bytes that no kernel may write: as a score it is NaN, as a key it is above all others.
+CANARY = 0xFF
 
 MODES = ("per_head", "union", "model")
 ORDERS = ("stable", "any")
 # A block reads 2,048 slots at a time; its chunk is up to 512 (wide policies) or 1,024 (narrow).
 T = 2051
-SLOTS = 2 * 1 * 2 * T
+# Budget of a row, sinks and recent entries in it: cuts at both ends and between, with no pins, with
+# a few and with most of the budget pinned.
+RULES = [
+    (0, 0, 0),
+    (1, 4, 16),
+    (T // 3, 0, 0),
+    (T // 3, 4, 16),
+    (2 * T // 3, 1000, 50),
+    (T - 1, 0, 0),
+    (T, 4, 16),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_workspaces(monkeypatch):
+    """Every call finds garbage in its workspace and nothing of it past its end."""
+    guards = []
+
+    def fresh(self, size, device):
+        memory = torch.full((size + 64,), CANARY, dtype=torch.uint8)
+        guards.append(memory[size:])
+        return memory[:size]
+
+    monkeypatch.setattr(NativeBackend, "_workspace", fresh)
+    yield
+    for guard in guards:
+        assert bool((guard == CANARY).all())
 
 
 def from_bits(bits):
@@ -101,11 +130,9 @@ def test_selection_of_adversarial_scores_in_every_schedule(kind, mode, name):
     g = torch.Generator().manual_seed(1)
     scores = ADVERSARIAL[kind](g, (2, 1, 2, T))
     pos = torch.arange(T)
-    rows = 4
-    budgets = (rows, rows + 1, SLOTS // 3, SLOTS - 1, SLOTS) if mode == "model" else (
-        0, 1, T // 3, T - 1, T)  # fmt: skip
-    pins = itertools.cycle([(0, 0), (4, 16), (1000, 50)])
-    for budget, (sinks, recent) in zip(budgets, pins, strict=False):
+    for budget, sinks, recent in RULES:
+        if mode == "model":  # of which each of the four rows keeps one entry at least
+            budget = max(4, 4 * budget - 1)
         rules = {"sinks": sinks, "recent": recent, "mode": mode}
         want = selection.select(scores, budget, pos=per_head_pos(pos, 2, 1, 2), **rules)
         with schedule(name):
@@ -165,13 +192,13 @@ def test_survivors_in_every_schedule(mode, order, name):
 @pytest.mark.parametrize("mode", MODES)
 def test_an_eviction_is_the_same_in_every_schedule(architecture, mode):
     found = []
-    for name in SCHEDULES:
-        cache = make_cache(2, 1, 2, 700, 32, dtype=torch.bfloat16, pos="head")
-        buffer = torch.full((2, 1, 2, 700), torch.nan)
+    for name in [*SCHEDULES, *[SEVERAL_THREADS] * 3]:
+        cache = make_cache(2, 1, 2, 300, 32, dtype=torch.bfloat16, pos="head")
+        buffer = torch.full((2, 1, 2, 300), torch.nan)
         policy = policy_for(cache, architecture)
         with schedule(name):
             result = kvp_ext.evict_(
-                cache.k, cache.v, cache.pos, 900 if mode == "model" else 150,
+                cache.k, cache.v, cache.pos, 400 if mode == "model" else 100,
                 policy=policy, scores=buffer, mode=mode, return_indices=True, backend="simt",
             )  # fmt: skip
         found.append((result.lengths, result.kept, cache.pos, cache.k, cache.v, buffer))
@@ -180,37 +207,61 @@ def test_an_eviction_is_the_same_in_every_schedule(architecture, mode):
             assert_same(mine, theirs)
 
 
+def scattered(t, offset, gap, token_major):
+    """A copy of `t` `[B, H, T, ...]` in storage with other bytes around and between its slots."""
+    channels = t[..., None] if t.dim() == 3 else t
+    B, H, n, D = channels.shape
+    shape = (B, n + 1, H, D + gap) if token_major else (B, H, n + 1, D + gap)
+    storage = torch.empty(offset + math.prod(shape), dtype=t.dtype)
+    storage.view(torch.uint8).fill_(CANARY)
+    whole = storage[offset:].view(shape)
+    view = (whole.transpose(1, 2) if token_major else whole)[:, :, :n, :D]
+    view.copy_(channels)
+    return view.squeeze(-1) if t.dim() == 3 else view
+
+
+def bytes_of(t):
+    """All of the storage that a tensor lies in."""
+    return torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("offset", [0, 1, 3])
+@pytest.mark.parametrize("token_major", [False, True])
+@pytest.mark.parametrize("offset", [0, 1, 2])
 @pytest.mark.parametrize("gap", [0, 1, 8])
 @pytest.mark.parametrize("order", ORDERS)
-def test_nothing_is_written_between_rows(dtype, offset, gap, order):
-    """Misaligned and padded rows move right; the canaries around them stay."""
-    B, H, n, D = 1, 2, 150, 24
-    row = D + gap
-    storage = torch.full((offset + B * H * (n * row + 5),), 77.0, dtype=dtype)
-    strides = (H * (n * row + 5), n * row + 5, row, 1)
-    k = storage.as_strided((B, H, n, D), strides, offset)
-    small = make_cache(1, B, H, n, D, dtype=dtype)
-    k.copy_(small.k[0])
-    inside = torch.zeros(storage.shape, dtype=torch.bool)
-    inside.as_strided(k.shape, strides, offset).fill_(True)
-    cache = Cache([k], [small.v[0].clone()], small.pos, 1)
+def test_nothing_but_the_survivors_slots_is_written(dtype, token_major, offset, gap, order):
+    """Every byte of the storages, of K and V, positions and scores of any alignment."""
+    B, H, n, keep = 1, 2, 150, 60
+    layout = (offset, gap, token_major)
+    cache = make_cache(1, B, H, n, 24, 20, dtype=dtype, pos="head")
     scores = random_scores(1, B, H, n)
-    want = expected_eviction(cache, scores, 60, sinks=1, recent=1, order=order)
-    result = kvp_ext.evict_(
-        cache.k, cache.v, cache.pos, 60,
-        scores=scores, sinks=1, recent=1, order=order, backend="simt",
+    want = expected_eviction(cache, scores, keep, sinks=1, recent=1, order=order)
+    given = [scattered(t[0], *layout) for t in (cache.k, cache.v, cache.pos, scores)]
+    expected = [scattered(t[0], *layout) for t in (cache.k, cache.v, cache.pos, scores)]
+    for b, h in itertools.product(range(B), range(H)):
+        survivors = (want.k[0][b][h], want.v[0][b][h], want.pos[0][b][h])
+        moved = scores[0, b, h, want.kept[0, b, h, :keep].long()]
+        for to, rows in zip(expected, (*survivors, moved), strict=True):
+            to[b, h, :keep] = rows
+        expected[2][b, h, keep:] = -1
+        expected[3][b, h, keep:] = torch.nan
+    k, v, pos, buffer = ([t] for t in given)
+    kvp_ext.evict_(
+        k, v, pos, keep, scores=buffer, sinks=1, recent=1, order=order, backend="simt"
     )  # fmt: skip
-    assert_evicted(cache, result, want)
-    assert bool((storage[~inside] == 77).all())
+    for mine, theirs in zip(given, expected, strict=True):
+        assert_same(bytes_of(mine), bytes_of(theirs))
 
 
 # ---- scores ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dims", [(1, 1), (7, 3), (17, 33), (40, 64), (64, 192), (255, 256)])
+@pytest.mark.parametrize(
+    "dims",
+    [(1, 1), (7, 3), (17, 33), (33, 17), (40, 64), (64, 192), (144, 176), (208, 224), (255, 240)],
+)
 @pytest.mark.parametrize("architecture", ["small", "paper"])
 def test_scores_of_odd_head_dims(architecture, dims, dtype):
     cache = make_cache(1, 2, 2, 35, *dims, dtype=dtype)
@@ -219,54 +270,81 @@ def test_scores_of_odd_head_dims(architecture, dims, dtype):
     assert_scores(scores, float64_scores(policy, cache), "simt", dtype)
 
 
-def policy_of_width(hidden, family, D):
-    """A random policy with hidden layers of any width, scaled so that scores stay of size 1."""
-    folded = kvp_ext.Policy.random(layers=1, kv_heads=2, head_dim=D, architecture=family).folded
+def policy_of(
+    hidden, D=48, Dv=48, *, gains=False, norms=False, position_dim=16, shared=False, heads=2
+):
+    """A random policy of any width and form, scaled so that scores are of size 1."""
+    shapes = fold.folded_tensor_shapes(D, Dv, hidden, position_dim, gains=gains, norms=norms)
     g = torch.Generator().manual_seed(hidden)
-    tensors = {}
-    for name, t in folded.tensors.items():
-        shape = [hidden if n == folded.hidden else n for n in t.shape]
-        if name.startswith("gain"):  # of the head dims alone
-            tensors[name] = t
-        elif name.endswith("weight") and len(shape) == 4:
-            tensors[name] = torch.randn(shape, generator=g) * shape[-1] ** -0.5
-        else:
-            tensors[name] = torch.randn(shape, generator=g) * 0.3
-    return kvp_ext.Policy(dataclasses.replace(folded, hidden=hidden, tensors=tensors))
+
+    def draw(name, shape):
+        if name.endswith(".offset"):
+            return torch.rand(1, heads, *shape, generator=g) + 0.5
+        scale = shape[-1] ** -0.5 if len(shape) == 2 else 0.3
+        return torch.randn(1, heads, *shape, generator=g) * scale + name.startswith("norm")
+
+    lead = () if shared else (1, heads)
+    return kvp_ext.Policy(
+        fold.FoldedPolicy(
+            layers=1, kv_heads=heads, head_dim_k=D, head_dim_v=Dv, hidden=hidden,
+            position_dim=position_dim, position_rows=30, gains=gains, norms=norms, norm_eps=1e-3,
+            tensors={name: draw(name, shape) for name, shape in shapes.items()},
+            positions=torch.randn(*lead, 30, position_dim, generator=g),
+        )
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("hidden", [1, 8, 33, 63])
-def test_scores_of_narrow_hidden_layers(hidden):
-    cache = make_cache(1, 1, 2, 150, 48, dtype=torch.bfloat16)
-    policy = policy_of_width(hidden, "small", 48)
-    assert policy.hidden == hidden
+@pytest.mark.parametrize("hidden", [1, 16, 33, 48, 64, 65, 96, 128, 160, 255, 256])
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("gains", [False, True])
+def test_scores_of_any_hidden_width(gains, norms, hidden):
+    cache = make_cache(1, 1, 2, 40, 48, dtype=torch.float16)
+    policy = policy_of(hidden, gains=gains, norms=norms)
     scores = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
-    assert_scores(scores, float64_scores(policy, cache), "simt", torch.bfloat16)
+    assert_scores(scores, float64_scores(policy, cache), "simt", torch.float16)
 
 
-@pytest.mark.parametrize("hidden", [40, 65, 128, 255])
-def test_scores_of_wide_hidden_layers(hidden):
-    cache = make_cache(1, 1, 2, 150, 48, dtype=torch.bfloat16)
-    policy = policy_of_width(hidden, "paper", 48)
-    assert policy.hidden == hidden
+@pytest.mark.parametrize("position_dim", [0, 1, 31, 33, 256])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("hidden", [48, 96])
+def test_scores_of_any_position_table(hidden, shared, position_dim):
+    cache = make_cache(1, 2, 2, 40, 8, dtype=torch.float16)
+    policy = policy_of(hidden, 8, 8, position_dim=position_dim, shared=shared)
     scores = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
-    assert_scores(scores, float64_scores(policy, cache), "simt", torch.bfloat16)
+    assert_scores(scores, float64_scores(policy, cache), "simt", torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("token_major", [False, True])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("gap", [0, 1, 4])
+@pytest.mark.parametrize("architecture", ["small", "paper"])
+def test_scores_do_not_depend_on_where_entries_lie(architecture, dtype, token_major, offset, gap):
+    """With 4 channels between rows these lie at multiples of 16 bytes, and NaN follows them."""
+    cache = make_cache(1, 2, 2, 20, 44, 20, dtype=dtype)
+    policy = policy_for(cache, architecture)
+    k, v = (scattered(t[0], offset, gap, token_major) for t in (cache.k, cache.v))
+    scores = kvp_ext.score([k], [v], cache.pos, policy=policy, backend="simt")
+    expected = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
+    assert_same(scores, expected)
 
 
 @pytest.mark.parametrize("architecture", ["small", "paper"])
 def test_a_score_depends_on_its_entry_alone(architecture):
-    cache = make_cache(1, 1, 1, 600, 32, dtype=torch.float16)
+    cache = make_cache(1, 2, 1, 600, 32, dtype=torch.float16)
     policy = policy_for(cache, architecture)
-    whole = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
+
+    def score(k, v, pos):
+        return kvp_ext.score(k, v, pos, policy=policy, backend="simt")
+
+    whole = score(cache.k, cache.v, cache.pos)
     picked = torch.tensor([0, 5, 127, 128, 129, 300, 511, 512, 599])
-    some = kvp_ext.score(
-        cache.k[..., picked, :], cache.v[..., picked, :], picked, policy=policy, backend="simt"
-    )
-    assert_same(some, whole[..., picked])
+    assert_same(score(cache.k[..., picked, :], cache.v[..., picked, :], picked), whole[..., picked])
+    assert_same(score(cache.k[:, 1:], cache.v[:, 1:], cache.pos), whole[:, 1:])
     for name in SCHEDULES:
         with schedule(name):
-            again = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
-        assert_same(again, whole)
+            again = score(cache.k[:, :1], cache.v[:, :1], cache.pos)
+        assert_same(again, whole[:, :1])
 
 
 @pytest.mark.parametrize("architecture", ["small", "paper"])
@@ -284,73 +362,148 @@ def test_padding_gets_no_score(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["small", "paper"])
-def test_entries_that_have_a_score_are_not_read(architecture):
+@pytest.mark.parametrize("mode", MODES)
+def test_entries_that_have_a_score_are_not_read(mode, architecture):
     """K and V of scored entries are NaN, and no score is."""
-    cache = make_cache(1, 1, 2, 400, 16, dtype=torch.bfloat16, pos="head")
+    n = 300
+    cache = make_cache(1, 1, 2, n, 16, dtype=torch.bfloat16, pos="head")
     policy = policy_for(cache, architecture)
     buffer = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
     whole = buffer.clone()
-    fresh = torch.rand(400, generator=torch.Generator().manual_seed(0)) < 0.1
+    fresh = torch.rand(n, generator=torch.Generator().manual_seed(0)) < 0.1
     buffer[..., fresh] = torch.nan
     cache.k[..., ~fresh, :] = torch.nan
     cache.v[..., ~fresh, :] = torch.nan
+    budget = 180 if mode == "model" else 90
+    rules = {"sinks": 4, "recent": 16, "mode": mode}
+    want = selection.select(whole, budget, pos=cache.pos, **rules)
     result = kvp_ext.evict_(
-        cache.k, cache.v, cache.pos, 90,
-        policy=policy, scores=buffer, return_indices=True, backend="simt",
+        cache.k, cache.v, cache.pos, budget,
+        policy=policy, scores=buffer, return_indices=True, backend="simt", **rules,
     )  # fmt: skip
-    assert_same(buffer[..., :90], whole.gather(-1, result.kept.long()))
+    assert_same(result.lengths, want.lengths)
+    for head in range(2):
+        kept = want.kept[0, 0, head, : want.lengths[0, 0, head]].long()
+        assert_same(buffer[0, 0, head, : len(kept)], whole[0, 0, head, kept])
+        assert bool(buffer[0, 0, head, len(kept) :].isnan().all())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_rows_with_holes_are_scored_where_their_scores_matter(mode, spare):
+    """Budgets around the number of entries, where the slots that tell it quickly hold none.
+
+    A score that the caller gave stays, whether the row's others are computed or not.
+    """
+    n = 300
+    cache = make_cache(2, 2, 2, n, 8, dtype=torch.float16, pos="head")
+    cache.pos[:, 1, :, 20:230] = -1
+    lengths = torch.tensor([n, 85])
+    valid = selection.valid_entries(cache.pos, lengths)
+    count = valid.sum(-1, dtype=torch.int32)
+    budget = count[:, 1].sum() + spare if mode == "model" else count[0, 1, 0] + spare
+    policy = policy_for(cache, "small")
+    scores = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
+    rules = {"lengths": lengths, "sinks": 2, "recent": 3, "mode": mode}
+    want = expected_eviction(cache, scores, int(budget), **rules)
+    buffer = torch.full_like(scores, torch.nan)
+    buffer[..., 9] = scores[..., 9]
+    given = buffer.clone()
+    result = kvp_ext.evict_(
+        cache.k, cache.v, cache.pos, int(budget),
+        policy=policy, scores=buffer, return_indices=True, backend="simt", **rules,
+    )  # fmt: skip
+    assert_evicted(cache, result, want)
+    for row in itertools.product(range(2), repeat=3):
+        n_kept = int(want.lengths[row])
+        rows = (slice(None), row[1]) if mode == "model" else row  # that share a budget
+        cut = int(want.lengths[rows].sum()) < int(count[rows].sum())
+        kept = want.kept[row][:n_kept].long()
+        assert_same(buffer[row][:n_kept], (scores if cut else given)[row][kept])
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("channel", [0, 13, 31])
+@pytest.mark.parametrize("of", ["k", "v"])
 @pytest.mark.parametrize("architecture", ["small", "paper"])
-def test_nan_never_passes(architecture, bad):
+def test_what_is_not_finite_spoils_its_entry_alone(architecture, of, channel, bad):
+    """NaN gives NaN, infinity what the definition gives; a NaN is never kept over a number."""
     cache = make_cache(1, 1, 1, 140, 32, dtype=torch.bfloat16)
     policy = policy_for(cache, architecture)
     clean = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
-    cache.k[..., 77, 31] = bad
+    spoilt = torch.tensor([3, 77, 139])
+    getattr(cache, of)[..., spoilt, channel] = bad
     scores = kvp_ext.score(cache.k, cache.v, cache.pos, policy=policy, backend="simt")
-    others = torch.arange(140) != 77
+    others = torch.ones(140, dtype=torch.bool)
+    others[spoilt] = False
     assert_same(scores[..., others], clean[..., others])
+    assert_same(scores.isnan(), float64_scores(policy, cache).isnan())
     if bad != bad:
-        assert bool(scores[..., 77].isnan().all())
+        assert bool(scores[..., spoilt].isnan().all())
         result = kvp_ext.evict_(
-            cache.k, cache.v, cache.pos, 139,
+            cache.k, cache.v, cache.pos, 138,
             policy=policy, sinks=0, recent=0, return_indices=True, backend="simt",
         )  # fmt: skip
-        assert 77 not in result.kept.flatten().tolist()
+        # Of the three the one in the lowest slot.
+        assert result.kept.flatten().tolist() == [i for i in range(140) if i not in (77, 139)]
 
 
 # ---- refusals ----------------------------------------------------------------------------------
 
 
-def refuse(message, error=RuntimeError, *, L=1, D=8, dtype=torch.float32, policy=None, **options):
-    cache = make_cache(L, 1, 1, 12, D, dtype=dtype)
+def refuse(message, *, L=1, D=8, Dv=None, policy=None, architecture="small"):
+    cache = make_cache(L, 1, 1, 12, D, Dv, pos="head")
     before = cache.clone()
-    with pytest.raises(error, match=message):
+    scores = torch.full((L, 1, 1, 12), torch.nan)
+    with pytest.raises(RuntimeError, match=message):
         kvp_ext.evict_(
             cache.k, cache.v, cache.pos, 4,
-            policy=policy or policy_for(cache, "small"), backend="simt", **options,
+            policy=policy or policy_for(cache, architecture), scores=scores, backend="simt",
         )  # fmt: skip
-    assert_same(cache.k, before.k)
-    assert_same(cache.v, before.v)
+    for now, then in ((cache.k, before.k), (cache.v, before.v), (cache.pos, before.pos)):
+        assert_same(now, then)
+    assert bool(scores.isnan().all())
 
 
-def test_wider_heads_than_the_kernels_have():
-    refuse(r"head_dim.* 264.*256", D=264)
+@pytest.mark.parametrize("architecture", ["small", "paper"])
+def test_wider_heads_than_the_kernels_have(architecture):
+    supported = "the CUDA kernels support up to 256"
+    refuse(f"policy has head_dim_k 264, {supported}", D=264, Dv=8, architecture=architecture)
+    refuse(f"policy has head_dim_v 257, {supported}", D=8, Dv=257, architecture=architecture)
 
 
-def test_wider_hidden_layers_than_the_kernels_have():
-    cache = make_cache(1, 1, 2, 12, 8)
-    before = cache.clone()
-    with pytest.raises(RuntimeError, match=r"has hidden 257, the CUDA kernels support up to 256"):
-        kvp_ext.evict_(
-            cache.k, cache.v, cache.pos, 4, policy=policy_of_width(257, "small", 8), backend="simt"
-        )
-    assert_same(cache.k, before.k)
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"hidden": 257}, "hidden 257"), ({"position_dim": 260}, "position_dim 260")],
+)
+def test_wider_policies_than_the_kernels_have(change, what):
+    policy = policy_of(**{"hidden": 64, "D": 8, "Dv": 8, "heads": 1} | change)
+    refuse(f"policy has {what}, the CUDA kernels support up to 256", policy=policy)
 
 
 def test_more_layers_than_a_launch_takes():
     refuse(r"n_layers is 129, the CUDA kernels support up to 128", L=129)
+
+
+def test_more_slots_than_a_launch_counts():
+    """In all layers of a sequence; nothing lies at the addresses, since nothing is read."""
+    n, slots, address = 8, 2**28, 2**40
+    lengths, kept = torch.zeros(n, dtype=torch.int32), torch.zeros(n, dtype=torch.int32)
+    args = _C.Args()
+    args.device, args.threads = _C.SIMT, 1
+    args.n_layers, args.n_batch, args.n_heads = n, 1, 1
+    args.dtype, args.pos_dtype = _C.FLOAT32, _C.INT64
+    flat = []
+    for layer in range(n):
+        scores = [address + layer * slots * 4, slots, slots, 1, 1]
+        flat += [slots, *[0] * 15, *scores]  # no K, V and positions
+    args.set_layers(flat)
+    args.lengths, args.budget, args.capacity = (0, 0, 0, 0, -1), (0, 0, 0, 0, 1), 1
+    args.new_lengths, args.kept = lengths.data_ptr(), kept.data_ptr()
+    args.workspace_bytes = _C.workspace_bytes(_C.OP_SELECT, args)
+    args.workspace = address + n * slots * 4
+    with pytest.raises(RuntimeError, match=r"2147483648 slots.*is beyond the CUDA kernels"):
+        _C.select(args)
 
 
 def test_a_policy_of_another_format():

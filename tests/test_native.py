@@ -8,11 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from simt import needs_simt
 
+import kvp_ext
 from kvp_ext import _C
 
 NAN = float("nan")
 INF = float("inf")
+DEVICES = [
+    pytest.param(_C.CPU, id="cpu"),
+    pytest.param(_C.SIMT, id="simt", marks=needs_simt),
+]
 
 
 def view(tensor, shared=()):
@@ -34,6 +40,7 @@ def make_args(
     op,
     layers,
     *,
+    device=_C.CPU,
     budget=0,
     lengths=-1,
     mode=_C.PER_HEAD,
@@ -53,7 +60,7 @@ def make_args(
     capacity = some.shape[2] if capacity is None else capacity
     shape = (len(layers), batch, heads)
     a = _C.Args()
-    a.threads, a.n_batch, a.n_heads = threads, batch, heads
+    a.device, a.threads, a.n_batch, a.n_heads = device, threads, batch, heads
     a.dtype = {torch.float32: _C.FLOAT32, torch.float16: _C.FLOAT16, torch.bfloat16: _C.BFLOAT16}[
         first["k"].dtype if first.get("k") is not None else torch.float32
     ]
@@ -250,7 +257,8 @@ def random_cache(generator, n_layers, batch, heads, slots, dim, dtype, pos_dtype
 @pytest.mark.parametrize("order", [_C.STABLE, _C.ANY])
 @pytest.mark.parametrize("mode", [_C.PER_HEAD, _C.UNION, _C.MODEL])
 @pytest.mark.parametrize("seed", range(12))
-def test_evict_by_given_scores_matches_the_oracle(mode, order, seed):
+@pytest.mark.parametrize("device", DEVICES)
+def test_evict_by_given_scores_matches_the_oracle(device, mode, order, seed):
     g = torch.Generator().manual_seed(seed)
     draw = lambda low, high: int(torch.randint(low, high, (), generator=g))  # noqa: E731
     n_layers, batch, heads, slots = draw(1, 4), draw(1, 3), draw(1, 4), draw(1, 40)
@@ -268,6 +276,7 @@ def test_evict_by_given_scores_matches_the_oracle(mode, order, seed):
     args, out = make_args(
         _C.OP_EVICT,
         layers,
+        device=device,
         budget=budget,
         lengths=lengths,
         mode=mode,
@@ -306,19 +315,21 @@ def test_evict_by_given_scores_matches_the_oracle(mode, order, seed):
 
 
 @pytest.mark.parametrize("order", [_C.STABLE, _C.ANY])
-def test_select_then_compact_equals_evict(order):
+@pytest.mark.parametrize("device", DEVICES)
+def test_select_then_compact_equals_evict(device, order):
     def cache():
         return random_cache(torch.Generator().manual_seed(5), 2, 2, 3, 33, 8, torch.float32)
 
     together, apart = cache(), cache()
-    options = {"order": order, "sinks": 2, "recent": 3, "budget": 11}
+    options = {"device": device, "order": order, "sinks": 2, "recent": 3, "budget": 11}
     args, evicted = make_args(_C.OP_EVICT, together, **options)
     _C.evict(args)
     args, selected = make_args(_C.OP_SELECT, apart, **options)
     _C.select(args)
     args, compacted = make_args(
-        _C.OP_COMPACT, apart, kept=selected.kept, new_lengths=selected.lengths, order=order
-    )
+        _C.OP_COMPACT, apart, device=device,
+        kept=selected.kept, new_lengths=selected.lengths, order=order,
+    )  # fmt: skip
     _C.compact(args)
     assert torch.equal(selected.kept, evicted.kept)
     assert torch.equal(compacted.pos, evicted.pos)
@@ -328,7 +339,8 @@ def test_select_then_compact_equals_evict(order):
             assert torch.equal(a[name].nan_to_num(nan=9.0), b[name].nan_to_num(nan=9.0)), name
 
 
-def test_interleaved_kv_storage_and_absent_layers():
+@pytest.mark.parametrize("device", DEVICES)
+def test_interleaved_kv_storage_and_absent_layers(device):
     storage = torch.randn(2, 3, 20, 2, 2, 8)  # batch, layer, slot, K or V, head, channel
     original = storage.clone()
     scores = torch.randn(3, 2, 2, 20)
@@ -343,7 +355,7 @@ def test_interleaved_kv_storage_and_absent_layers():
         for l in range(3)
     ]
     layers[1] = {}
-    args, out = make_args(_C.OP_EVICT, layers, budget=7)
+    args, out = make_args(_C.OP_EVICT, layers, device=device, budget=7)
     _C.evict(args)
     assert torch.equal(storage[:, 1], original[:, 1])
     assert (out.lengths[1] == 0).all()
@@ -368,7 +380,8 @@ def test_any_number_of_threads_gives_the_same_result(threads):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_offsets_beyond_32_bits():
+@pytest.mark.parametrize("device", DEVICES)
+def test_offsets_beyond_32_bits(device):
     # 2**31 elements lie between the heads; only the pages that are used become memory.
     slots, dim, distance = 8, 4, 2**31 + 64
     storage = torch.empty(distance + 2 * slots * dim, dtype=torch.float16)
@@ -379,7 +392,7 @@ def test_offsets_beyond_32_bits():
     k[0], v[0] = entries, -entries
     scores = torch.tensor([0.0, 1, 0, 1, 0, 1, 0, 1]).expand(1, 2, 8).clone()
     layer = {"k": k, "v": v, "pos": torch.arange(8).expand(1, 2, 8).clone(), "scores": scores}
-    args, _ = make_args(_C.OP_EVICT, [layer], budget=4)
+    args, _ = make_args(_C.OP_EVICT, [layer], device=device, budget=4)
     _C.evict(args)
     assert torch.equal(k[0, :, :4], entries[:, 1::2])
     assert torch.equal(v[0, :, :4], -entries[:, 1::2])
@@ -612,6 +625,172 @@ def test_policy_that_does_not_fit(changes, message):
             a, "policy", _C.PolicyView(shape, _C.FLOAT32, weights.data_ptr(), weights.data_ptr())
         ),
     )
+
+
+# ---- fragments of policies --------------------------------------------------------------------
+
+HALVES = {torch.float16: _C.FLOAT16, torch.bfloat16: _C.BFLOAT16}
+
+
+def fragments_of(shape, tensors, dtype):
+    """The vectors and the weights of one (layer, head) as tensor cores read them."""
+    block = torch.empty(_C.policy_block_floats(shape))
+    _C.policy_pack(shape, [t.data_ptr() for t in tensors], block.data_ptr())
+    size, _ = _C.policy_fragment_bytes(shape)
+    memory = torch.full((size + 64,), 0xA5, dtype=torch.uint8)
+    _C.policy_fragments(shape, HALVES[dtype], block.data_ptr(), memory.data_ptr())
+    assert bool((memory[size:] == 0xA5).all())
+    hidden = 64 if shape.hidden <= 64 and not shape.flags & _C.POLICY_GAINS else 256
+    gains = 128 * 2 if shape.flags & _C.POLICY_GAINS else 0
+    vectors = 9 * hidden + gains + 4
+    return memory[: 4 * vectors].view(torch.float32), memory[4 * vectors : size].view(dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("hidden", [17, 64, 65, 256])
+@pytest.mark.parametrize("flags", range(4))
+def test_fragments_hold_every_weight_once_and_zeros(flags, hidden, dtype):
+    """Rounded to nearest even. Where each belongs is what scores tell."""
+    shape = policy_shape(flags=flags, head_dim_k=40, head_dim_v=5, hidden=hidden)
+    listed = _C.policy_tensors(shape)
+    g = torch.Generator().manual_seed(hidden)
+    tensors = [torch.randn(rows, max(cols, 1), generator=g) for _, rows, cols in listed]
+    vectors, weights = fragments_of(shape, tensors, dtype)
+
+    def sorted_values(parts):
+        values = torch.cat([p.flatten() for p in parts]).float()
+        return values[values != 0].sort().values
+
+    matrices = [t.to(dtype) for t, (_, _, cols) in zip(tensors, listed, strict=True) if cols]
+    others = [t for t, (_, _, cols) in zip(tensors, listed, strict=True) if not cols]
+    if not flags & _C.POLICY_NORMS:
+        others.append(torch.ones(2 * hidden))  # norms that change nothing
+    assert torch.equal(sorted_values([weights]), sorted_values(matrices))
+    assert torch.equal(sorted_values([vectors]), sorted_values(others))
+
+
+def test_a_narrow_policy_lies_in_tiles_of_8_outputs():
+    shape = policy_shape(flags=0, hidden=20, head_dim_k=40, head_dim_v=5, position_dim=3)
+    tensors = [torch.randn(rows, max(cols, 1)) for _, rows, cols in _C.policy_tensors(shape)]
+    _, weights = fragments_of(shape, tensors, torch.bfloat16)
+    n_blocks = 1 + 2 + 1 + 2  # of 32 inputs: v, k, positions, hidden
+    tiles = weights[: n_blocks * 64 * 32].view(n_blocks, 64, 4, 8)  # output, lane quarter, input
+    half = [t.bfloat16() for t in tensors]
+    w1 = torch.nn.functional.pad(half[0], (0, 0, 0, 44))
+    k, v, p = w1.split([40, 5, 3], dim=1)
+    pad = torch.nn.functional.pad
+    inputs = torch.cat([pad(v, (0, 27)), pad(k, (0, 24)), pad(p, (0, 29))], dim=1)
+    assert torch.equal(tiles[:4].flatten(2).transpose(0, 1).flatten(1), inputs)
+    w2 = pad(half[2], (0, 44, 0, 44))
+    for block in range(2):
+        for q in range(4):
+            columns = [32 * block + 8 * (i // 2) + 2 * q + i % 2 for i in range(8)]
+            assert torch.equal(tiles[4 + block, :, q], w2[:, columns])
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_position_features_are_rounded_to_nearest_even(dtype):
+    g = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31, (4096, 33), generator=g).to(torch.int32)
+    features = bits.view(torch.float32)
+    overflows = features.isfinite() & features.to(dtype).isinf()
+    features = features.masked_fill(overflows, 1.0)
+    unit = torch.finfo(dtype).eps
+    special = [0.0, -0.0, INF, -INF, NAN, 1 + unit / 2, 1 + 3 * unit / 2, 5.96e-8, 2.98e-8, 8.94e-8]
+    features[0, : len(special)] = torch.tensor(special)
+    shape = policy_shape(position_dim=33)
+    _, row_bytes = _C.policy_fragment_bytes(shape)
+    assert row_bytes == 2 * 64
+    rounded = torch.full((4096, 64), 7.0, dtype=dtype)
+    _C.policy_position_fragments(
+        shape, HALVES[dtype], features.data_ptr(), 4096, rounded.data_ptr()
+    )
+    want = torch.nn.functional.pad(features.to(dtype), (0, 31))
+    assert torch.equal(rounded.isnan(), want.isnan())
+    numbers = ~want.isnan()
+    assert torch.equal(rounded.view(torch.int16)[numbers], want.view(torch.int16)[numbers])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"hidden": 257}, RuntimeError, "hidden 257, the CUDA kernels support up to 256"),
+        ({"head_dim_k": 257}, RuntimeError, "head_dim_k 257, the CUDA kernels support up to 256"),
+        ({"head_dim_v": 999}, RuntimeError, "head_dim_v 999, the CUDA kernels support up to 256"),
+        ({"position_dim": 257}, RuntimeError, "position_dim 257, the CUDA kernels support up to"),
+        ({"hidden": 0}, ValueError, "policy hidden is 0, expected 1 to"),
+    ],
+)
+def test_no_fragments_of_a_policy_without_a_kernel(changes, error, message):
+    with pytest.raises(error, match=message):
+        _C.policy_fragment_bytes(policy_shape(**changes))
+
+
+def test_bad_arguments_of_fragments():
+    shape = policy_shape()
+    floats = torch.zeros(_C.policy_block_floats(shape))
+    out = torch.zeros(_C.policy_fragment_bytes(shape)[0], dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"dtype is 0, expected KVP_FLOAT16 \(1\) or KVP_BFLOAT16"):
+        _C.policy_fragments(shape, _C.FLOAT32, floats.data_ptr(), out.data_ptr())
+    with pytest.raises(ValueError, match="block is NULL"):
+        _C.policy_fragments(shape, _C.FLOAT16, 0, out.data_ptr())
+    with pytest.raises(ValueError, match="fragments is NULL"):
+        _C.policy_fragments(shape, _C.FLOAT16, floats.data_ptr(), 0)
+    with pytest.raises(ValueError, match="rows is -1, expected >= 0"):
+        _C.policy_position_fragments(shape, _C.FLOAT16, floats.data_ptr(), -1, out.data_ptr())
+    with pytest.raises(ValueError, match="positions is NULL"):
+        _C.policy_position_fragments(shape, _C.FLOAT16, 0, 1, out.data_ptr())
+    floats[0] = 65520.0
+    with pytest.raises(ValueError, match="a weight of 65520, beyond float16"):
+        _C.policy_fragments(shape, _C.FLOAT16, floats.data_ptr(), out.data_ptr())
+    with pytest.raises(ValueError, match="a weight of 65520, beyond float16"):
+        _C.policy_position_fragments(shape, _C.FLOAT16, floats.data_ptr(), 1, out.data_ptr())
+    _C.policy_fragments(shape, _C.BFLOAT16, floats.data_ptr(), out.data_ptr())
+
+
+@pytest.mark.parametrize(
+    ("device", "cache", "expected"),
+    [
+        (_C.CPU, torch.bfloat16, _C.FLOAT32),
+        pytest.param(_C.SIMT, torch.float32, _C.BFLOAT16, marks=needs_simt),
+        pytest.param(_C.SIMT, torch.float16, _C.FLOAT16, marks=needs_simt),
+        pytest.param(_C.SIMT, torch.bfloat16, _C.BFLOAT16, marks=needs_simt),
+    ],
+)
+def test_the_form_of_a_policy_must_be_that_of_the_device_and_the_cache(device, cache, expected):
+    shape = policy_shape(head_dim_v=7)
+    weights = torch.zeros(1 << 20, dtype=torch.uint8)
+    for dtype in {_C.FLOAT32, _C.FLOAT16, _C.BFLOAT16} - {expected}:
+        layers = random_cache(torch.Generator(), 2, 1, 2, 6, 4, cache)
+        view = _C.PolicyView(shape, dtype, weights.data_ptr(), weights.data_ptr())
+        refuse(
+            rf"policy.dtype is {dtype}, expected {expected} on this device",
+            layers,
+            change=lambda args, view=view: setattr(args, "policy", view),
+            device=device,
+        )
+
+
+@needs_simt
+def test_misaligned_weights():
+    shape = policy_shape(head_dim_v=7)
+    weights = torch.zeros(1 << 20, dtype=torch.uint8).data_ptr()
+    for name, view in {
+        "weights": _C.PolicyView(shape, _C.BFLOAT16, weights + 16, weights),
+        "positions": _C.PolicyView(shape, _C.BFLOAT16, weights, weights + 8),
+    }.items():
+        refuse(
+            rf"policy.{name} is at 0x[0-9a-f]+, expected \d\d-byte alignment",
+            change=lambda args, view=view: setattr(args, "policy", view),
+            device=_C.SIMT,
+        )
+
+
+def test_devices_are_the_backends_of_the_package():
+    devices = _C.devices()
+    assert devices[0] == "cpu"
+    assert set(devices) <= {"cpu", "cuda", "simt"}
+    assert ("simt" in devices) == ("simt" in kvp_ext.backends())
 
 
 def test_unknown_isa():

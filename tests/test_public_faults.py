@@ -332,26 +332,35 @@ def test_a_second_turn_is_compressed_too(backend):
     assert bool((pos[..., :128].diff(dim=-1) > 0).all())
 
 
-def test_more_than_two_to_the_31_elements(backend):
-    """32-bit offset overflow: rows whose offset passes 2**31 elements move correctly.
+@pytest.mark.parametrize("axis", ["layer", "batch", "head", "slot"])
+@pytest.mark.parametrize("D", [7, 8])
+def test_more_than_two_to_the_31_elements(backend, D, axis):
+    """32-bit offset overflow: entries whose offset passes 2**31 elements move correctly.
 
-    The storage is sparse memory (an untouched anonymous mapping), so only the rows used exist.
+    Entries of 7 channels are moved by the element, those of 8 in wider words. The storage is sparse
+    memory (an untouched anonymous mapping), so only the pages used exist.
     """
     import mmap
 
-    T, D, step = 40, 8, 2**31 + 64
-    memory = mmap.mmap(-1, 2 * (2 * step + T * D) * 2)
+    L, B, H, T = 2, 2, 2, 40
+    # Far apart along one axis and dense along the others, V after K.
+    strides = dict(zip(("layer", "batch", "head", "slot"), (B * H * T, H * T, T, 1), strict=True))
+    strides = {name: entries * D for name, entries in strides.items()}
+    size = {"layer": L, "batch": B, "head": H, "slot": T}[axis]
+    strides[axis] = 2**31 // (size - 1) // D * D + 4 * L * B * H * T * D
+    v_start = 2 * L * B * H * T * D
+    memory = mmap.mmap(-1, 2 * (strides[axis] * (size - 1) + 2 * v_start))
     storage = torch.frombuffer(memory, dtype=torch.bfloat16)
     k, v = (
-        storage[start:].as_strided((1, 1, 2, T, D), (4 * step, 4 * step, 2 * step, D, 1))
-        for start in (0, step)
+        storage[start:].as_strided((L, B, H, T, D), (*strides.values(), 1))
+        for start in (0, v_start)
     )
-    small = make_cache(L=1, B=1, H=2, T=T, D=D, dtype=torch.bfloat16)
+    small = make_cache(L=L, B=B, H=H, T=T, D=D, dtype=torch.bfloat16)
     k.copy_(small.k)
     v.copy_(small.v)
-    scores = random_scores(1, 1, 2, T)
+    scores = random_scores(L, B, H, T)
     want = expected_eviction(small, scores, 9, sinks=1, recent=1)
-    big = Cache(k, v, small.pos, 1)
+    big = Cache(k, v, small.pos, L)
     policy = policy_like(small)
     assert_same(
         kvp_ext.score(k, v, big.pos, policy=policy, backend=backend),
