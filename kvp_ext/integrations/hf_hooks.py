@@ -1,9 +1,12 @@
-"""Reading what transformers passes around: arguments of forwards and cache updates, queries."""
+"""Reading what transformers passes around, and handing attention layers masks of their own.
+
+Everything here is forward hooks on one model object, which their handles take away again.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -48,38 +51,105 @@ def rows_differ(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
 
 
-def capture_queries(
-    model: nn.Module, cache: object, keep: Callable[[int, Tensor], None], window: int
-) -> list[Any]:
-    """Hands the post-RoPE queries of every prompt's last `window` tokens to `keep`.
+def attention_modules(model: nn.Module) -> list[Any]:
+    """The modules that read and write the cache: the innermost ones that know their layer."""
+    known = [module for module in model.modules() if hasattr(module, "layer_idx")]
+    return [
+        module
+        for module in known
+        if not any(hasattr(inner, "layer_idx") for inner in module.modules() if inner is not module)
+    ]
+
+
+def calls(
+    model: nn.Module, cache: object, see: Callable[[Any, dict[str, Any]], dict[str, Any] | None]
+) -> Iterator[Any]:
+    """Hooks that show `see` every attention module about to run with this cache.
 
     Args:
-        model: with attention modules that have `q_proj` and `layer_idx`, as Llama and its kin.
-        cache: only forwards with this cache are listened to.
-        keep: called with the layer and `[B, query heads, <= window, D]`.
+        see: gets the module and its keyword arguments, `hidden_states` always among them; returns
+            arguments to change, or `None`.
 
-    Returns:
+    Yields:
         Handles of the hooks, to be removed.
     """
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise ValueError(f"query_window is {window!r}, expected an int of at least 1")
-    attentions = [m for m in model.modules() if hasattr(m, "q_proj") and hasattr(m, "layer_idx")]
-    if not attentions:
+
+    def before(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not uses(cache, kwargs):
+            return None
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        changes = see(attention, {**kwargs, "hidden_states": hidden})
+        return None if changes is None else (args, {**kwargs, **changes})
+
+    for attention in attention_modules(model):
+        yield attention.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def as_attention_takes(mask: Tensor, attention: Any, hidden: Tensor) -> Tensor:
+    """A mask `[B, 1 or H, q, keys]`, True where visible, for eager or sdpa attention of a module.
+
+    Args:
+        hidden: for its dtype.
+    """
+    if mask.shape[1] > 1:
+        heads = attention.config.num_attention_heads
+        mask = mask.repeat_interleave(heads // mask.shape[1], dim=1)
+    if attention.config._attn_implementation != "eager":
+        return mask
+    lowest = torch.finfo(hidden.dtype).min
+    return torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill(
+        ~mask, lowest
+    )
+
+
+def check_has_queries(model: nn.Module) -> None:
+    """Refuses a model whose attention modules have no projection that `project` knows."""
+    modules = attention_modules(model)
+    if not modules or not all(hasattr(m, "q_proj") or hasattr(m, "qkv_proj") for m in modules):
         raise ValueError(
-            "query_window needs attention modules with q_proj and layer_idx; "
+            "queries are taken from attention modules with layer_idx and q_proj or qkv_proj; "
             f"{type(model).__name__} has none"
         )
 
-    def capture(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        if not uses(cache, kwargs) or hidden.shape[1] == 1:
-            return
-        cos, sin = (part[:, None, -window:] for part in kwargs["position_embeddings"])
-        queries = attention.q_proj(hidden[:, -window:]).unflatten(-1, (-1, attention.head_dim))
-        if hasattr(attention, "q_norm"):
-            queries = attention.q_norm(queries)
-        queries = queries.transpose(1, 2)
-        first, second = queries.chunk(2, dim=-1)
-        keep(attention.layer_idx, queries * cos + torch.cat([-second, first], dim=-1) * sin)
 
-    return [m.register_forward_pre_hook(capture, with_kwargs=True) for m in attentions]
+def project(attention: Any, kwargs: dict[str, Any], last: int | None) -> tuple[Tensor, Tensor]:
+    """Post-RoPE queries of a module's last tokens, and the key of the last one.
+
+    Queries are scaled so that q . k / sqrt(D) is the logit before any soft cap. The key is there to
+    be compared with the one that the cache gets: a model with another RoPE must not go unnoticed.
+
+    Args:
+        kwargs: of the module's forward.
+        last: how many queries; `None` for all.
+
+    Returns:
+        `[B, query heads, W, D]` and `[B, KV heads, 1, D]`.
+    """
+    hidden = kwargs["hidden_states"]
+    hidden = hidden if last is None else hidden[:, -last:]
+    dim = attention.head_dim
+    if hasattr(attention, "qkv_proj"):
+        heads = attention.config.num_attention_heads
+        together = attention.qkv_proj(hidden)
+        queries = together[..., : heads * dim]
+        kv_heads = (together.shape[-1] // dim - heads) // 2
+        key = together[:, -1:, heads * dim : (heads + kv_heads) * dim]
+    else:
+        queries, key = attention.q_proj(hidden), attention.k_proj(hidden[:, -1:])
+    queries, key = queries.unflatten(-1, (-1, dim)), key.unflatten(-1, (-1, dim))
+    if hasattr(attention, "q_norm"):
+        queries, key = attention.q_norm(queries), attention.k_norm(key)
+    cos, sin = kwargs["position_embeddings"]
+    scale = getattr(attention, "scaling", dim**-0.5) * dim**0.5
+    return _rotate(queries.transpose(1, 2), cos, sin) * scale, _rotate(
+        key.transpose(1, 2), cos, sin
+    )
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE on the first R channels of x `[B, H, W, D]`; cos and sin are `[B, T, R]`, T >= W."""
+    cos, sin = (part[:, None, -x.shape[2] :] for part in (cos, sin))
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat([-second, first], dim=-1) * sin
+    return torch.cat([turned, rest], dim=-1)

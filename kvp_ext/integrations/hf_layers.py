@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,50 +15,46 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-
-@dataclass
-class Extent:
-    """How much of the storage is in use. Layers share it, so that a forward counts once for all.
-
-    Attributes:
-        slots: entries that every row stores, the holes of shorter rows included.
-        seen: tokens that every sequence went through, evicted ones and padding included.
-        headroom: tokens of growth to reserve at least.
-    """
-
-    slots: int
-    seen: int
-    headroom: int
+from .hf_buffers import Extent, new_buffer, reserve, resized
+from .hf_entries import Rows
 
 
 class KVPLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """K and V of one full-attention layer.
 
     Attributes:
+        rows: what its slots hold; other layers share it until an eviction.
         key_buffer, value_buffer: `[B, H, capacity, D]`; `None` before the first forward.
+        score_buffer: fp32 `[B, H, capacity]`, a number that stays with its entry, NaN where there
+            is none; `None` unless `keeps_scores`.
+        scored: leading slots that have had their turn to be scored.
     """
 
     is_sliding = False
     # Asked by assisted decoding, which takes back tokens at any time: see KVPCache.crop.
     is_croppable = False
 
-    def __init__(self, extent: Extent) -> None:
-        """Makes an empty layer; `extent` is shared with the cache."""
+    def __init__(self, extent: Extent, rows: Rows) -> None:
+        """Makes an empty layer; `extent` and `rows` are shared with the cache."""
         # Not the base class's: it assigns `keys` and `values`, which are views here.
         self._extent = extent
+        self.rows = rows
         self.is_initialized = False
+        self.keeps_scores = False
         self.key_buffer: Tensor | None = None
         self.value_buffer: Tensor | None = None
+        self.score_buffer: Tensor | None = None
+        self.scored = 0
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
         """`[B, H, slots, D]`: the part of the buffer in use."""
-        return None if self.key_buffer is None else self.key_buffer[:, :, : self._extent.slots]
+        return None if self.key_buffer is None else self.key_buffer[:, :, : self.rows.slots]
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
         """`[B, H, slots, D]`: the part of the buffer in use."""
-        return None if self.value_buffer is None else self.value_buffer[:, :, : self._extent.slots]
+        return None if self.value_buffer is None else self.value_buffer[:, :, : self.rows.slots]
 
     def used(self) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer that has seen a forward."""
@@ -68,11 +63,25 @@ class KVPLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         assert values is not None
         return keys, values
 
+    def scores(self) -> Tensor:
+        """`[B, H, slots]`: the scores that stay with their entries."""
+        assert self.score_buffer is not None
+        return self.score_buffer[:, :, : self.rows.slots]
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocates exactly the prompt: what follows it is an eviction, not growth."""
         self.key_buffer = new_buffer(key_states, key_states.shape)
         self.value_buffer = new_buffer(value_states, value_states.shape)
+        if self.keeps_scores:
+            self.start_scores()
         self.is_initialized = True
+
+    def start_scores(self) -> None:
+        """A score for every slot, none known yet."""
+        assert self.key_buffer is not None
+        like = torch.empty(0, dtype=torch.float32, device=self.key_buffer.device)
+        self.score_buffer = new_buffer(like, self.key_buffer.shape[:3], torch.nan)
+        self.scored = 0
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
@@ -87,40 +96,62 @@ class KVPLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
                 f"key_states has [batch, KV heads] {list(key_states.shape[:2])}, this cache holds "
                 f"{list(self.key_buffer.shape[:2])}; use one KVPCache for each batch"
             )
-        start = self._extent.slots
+        start = self.rows.slots
         stop = start + key_states.shape[2]
-        self.key_buffer = reserve(self.key_buffer, self._extent, stop, dim=2)
-        self.value_buffer = reserve(self.value_buffer, self._extent, stop, dim=2)
+        room = (start, stop, self._extent.headroom)
+        self.key_buffer = reserve(self.key_buffer, *room, dim=2)
+        self.value_buffer = reserve(self.value_buffer, *room, dim=2)
         self.key_buffer[:, :, start:stop] = key_states
         self.value_buffer[:, :, start:stop] = value_states
+        if self.score_buffer is not None:
+            self.score_buffer = reserve(self.score_buffer, *room, dim=2, value=torch.nan)
+            self.score_buffer[:, :, start:stop] = torch.nan
         return self.key_buffer[:, :, :stop], self.value_buffer[:, :, :stop]
+
+    def note(self, numbers: Tensor) -> None:
+        """Scores `[B, H, q]` of the entries just written, which the forward has yet to complete."""
+        assert self.score_buffer is not None
+        start = self.rows.slots
+        self.score_buffer[:, :, start : start + numbers.shape[2]] = numbers
 
     def shrink(self) -> None:
         """Gives back what the slots in use and the headroom do not need."""
-        capacity = self._extent.slots + self._extent.headroom
+        slots = self.rows.slots
+        capacity = slots + self._extent.headroom
         if self.key_buffer is not None and self.key_buffer.shape[2] > capacity:
-            self.key_buffer = resized(self.key_buffer, self._extent.slots, capacity, dim=2)
+            self.key_buffer = resized(self.key_buffer, slots, capacity, dim=2)
         if self.value_buffer is not None and self.value_buffer.shape[2] > capacity:
-            self.value_buffer = resized(self.value_buffer, self._extent.slots, capacity, dim=2)
+            self.value_buffer = resized(self.value_buffer, slots, capacity, dim=2)
+        if self.score_buffer is not None and self.score_buffer.shape[2] > capacity:
+            self.score_buffer = resized(self.score_buffer, slots, capacity, dim=2, value=torch.nan)
 
     def select_rows(self, select: Callable[[Tensor], Tensor]) -> None:
         """Replaces the batch by the rows that `select` takes from a `[B, …]` tensor."""
         if self.key_buffer is not None and self.value_buffer is not None:
             self.key_buffer = select(self.key_buffer)
             self.value_buffer = select(self.value_buffer)
+        if self.score_buffer is not None:
+            self.score_buffer = select(self.score_buffer)
 
-    def copy_to(self, twin: KVPLayer) -> None:
-        """Gives another layer a copy of what is in use."""
-        if self.is_initialized:
-            keys, values = self.used()
-            twin.key_buffer = resized(keys, keys.shape[2], keys.shape[2], dim=2)
-            twin.value_buffer = resized(values, values.shape[2], values.shape[2], dim=2)
-            twin.is_initialized = True
+    def copy_to(self, twin: KVPLayer, *, with_scores: bool) -> None:
+        """Gives another layer a copy of what is in use, with or without the scores."""
+        if not self.is_initialized:
+            return
+        keys, values = self.used()
+        slots = self.rows.slots
+        twin.key_buffer = resized(keys, slots, slots, dim=2)
+        twin.value_buffer = resized(values, slots, slots, dim=2)
+        twin.is_initialized = True
+        if twin.keeps_scores:
+            twin.start_scores()
+            if with_scores and self.score_buffer is not None:
+                twin.score_buffer = resized(self.scores(), slots, slots, dim=2, value=torch.nan)
+                twin.scored = self.scored
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
         """Length of the keys in the coming forward, and the mask column of the first."""
-        extent = self._extent
-        return extent.slots + query_length_of(query_length), extent.seen - extent.slots
+        slots = self.rows.slots
+        return slots + query_length_of(query_length), self._extent.seen - slots
 
     def get_seq_length(self, *_: Any) -> int:
         """Tokens seen, evicted ones included."""
@@ -133,7 +164,7 @@ class KVPLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     get_max_cache_shape = get_max_length  # its name before transformers 5
 
 
-def layers_for(config: PretrainedConfig, extent: Extent) -> list[Any]:
+def layers_for(config: PretrainedConfig, extent: Extent, rows: Rows) -> list[Any]:
     """The layers transformers would use, the full-attention ones replaced by `KVPLayer`.
 
     Raises:
@@ -148,7 +179,7 @@ def layers_for(config: PretrainedConfig, extent: Extent) -> list[Any]:
     layers: list[Any] = []
     for i, layer in enumerate(DynamicCache(config=text).layers):
         if type(layer) is DynamicLayer:
-            layers.append(KVPLayer(extent))
+            layers.append(KVPLayer(extent, rows))
         elif type(layer) is DynamicSlidingWindowLayer:
             layers.append(layer)
         else:
@@ -167,31 +198,3 @@ def layers_for(config: PretrainedConfig, extent: Extent) -> list[Any]:
 def query_length_of(query: int | Tensor) -> int:
     """New tokens of a forward; transformers 4 passes their positions instead of their number."""
     return query.shape[0] if isinstance(query, Tensor) else query
-
-
-def reserve(buffer: Tensor, extent: Extent, slots: int, dim: int) -> Tensor:
-    """The buffer, or a larger copy if it has no room for `slots`; growth is geometric."""
-    capacity = buffer.shape[dim]
-    if slots <= capacity:
-        return buffer
-    grown = capacity + max(extent.headroom, capacity // 2)
-    return resized(buffer, extent.slots, max(slots, grown), dim)
-
-
-def resized(buffer: Tensor, used: int, capacity: int, dim: int) -> Tensor:
-    """A copy of the first `used` slots with room for `capacity`."""
-    shape = list(buffer.shape)
-    shape[dim] = capacity
-    copy = new_buffer(buffer, shape)
-    copy.narrow(dim, 0, used).copy_(buffer.narrow(dim, 0, used))
-    return copy
-
-
-def new_buffer(like: Tensor, shape: Sequence[int], value: int = 0) -> Tensor:
-    """A buffer filled with `value`, not garbage: masked attention over all of it stays finite.
-
-    A prompt may run in inference mode and what follows outside, where tensors made in inference
-    mode cannot be written; so the buffer is never one of those.
-    """
-    with torch.inference_mode(False):
-        return like.new_full(tuple(shape), value)

@@ -1,4 +1,4 @@
-"""`KVPCache`: a Hugging Face cache that evicts after every prompt and then really is smaller.
+"""`KVPCache`: a Hugging Face cache that evicts and then really is smaller.
 
     cache = KVPCache(model.config, budget=256, policy="smollm2-135m-instruct")
     model.generate(**inputs, past_key_values=cache)
@@ -6,8 +6,8 @@
 Positions stay logical: `get_seq_length()` counts every token seen, so position ids and RoPE go on
 as if nothing had been evicted, and storage slot `s` stands in for mask column
 `s + seen - slots`. Only evicted entries sit in front of the first slot's column, so the causal
-mask that transformers builds from these two numbers is right. Padding is the one thing a cache
-is not told about; `KVPCache.attach` is there for padded batches.
+mask that transformers builds from these two numbers is right as long as rows are equally long.
+Padding, and rows that an allocator made unequal, need masks of their own: `KVPCache.attach`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,36 +33,30 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from python_ref.budgets import budget_from_ratio
+from python_ref.allocators import allocators
 
 from ..active import active_policy, load_policy
-from ..eviction import evict_
 from ..policy import Policy
+from .hf_buffers import Extent
 from .hf_entries import Entries
-from .hf_hooks import cache_argument, capture_queries, rows_differ, tokens_of, uses
-from .hf_layers import Extent, KVPLayer, layers_for, new_buffer, query_length_of
+from .hf_eviction import Rule, Storage, evict_storage
+from .hf_hooks import (
+    as_attention_takes,
+    cache_argument,
+    calls,
+    check_has_queries,
+    project,
+    rows_differ,
+    tokens_of,
+    uses,
+)
+from .hf_layers import KVPLayer, layers_for, query_length_of
+from .hf_scorers import PolicyRanking, Ranking, Scorer, method_scorer, ranking_of
 
-__all__ = ["KVPCache", "Scorer", "cache_argument"]
+__all__ = ["KVPCache", "Scorer", "cache_argument", "method_scorer"]
 
-#: Attention implementations whose masks are tested with padding.
-PADDED_ATTENTION = ("eager", "sdpa")
-
-
-class Scorer(Protocol):
-    """Ranks the entries of one layer; the highest scores are kept."""
-
-    def __call__(self, k: Tensor, v: Tensor, pos: Tensor, queries: Tensor | None) -> Tensor:
-        """Scores every entry.
-
-        Args:
-            k, v: `[B, H, T, D]` of the cache's dtype, keys post-RoPE.
-            pos: int32 `[B, H, T]` logical positions, -1 at padding.
-            queries: `[B, H_q, W, D]` post-RoPE queries of the last `W` entries, if the cache was
-                attached with `query_window`; else `None`.
-
-        Returns:
-            `[B, H, T]` scores; what stands at padding does not matter.
-        """
+#: Attention implementations that take a mask for every head.
+MASKED_ATTENTION = ("eager", "sdpa")
 
 
 class KVPCache(Cache):
@@ -70,7 +65,8 @@ class KVPCache(Cache):
     The forward of a prompt (more than one token) sees everything. Right before the next forward
     builds its mask, all layers are evicted in one `evict_` call and the storage shrinks to what
     was kept and `headroom`. Decoded tokens are appended; a further prompt is followed by a
-    further eviction. Sliding-window layers stay as transformers made them.
+    further eviction, and with `interval` decoding is too. Sliding-window layers stay as
+    transformers made them.
 
     Args:
         config: the model's configuration.
@@ -79,13 +75,21 @@ class KVPCache(Cache):
             half up, at least one. At 0.25 a prompt of 512 leaves 128, and 512 more leave 256.
         policy: a `Policy`, or the name or path of one; by default the active one
             (`kvp_ext.use`) at the time of this call.
-        scorer: a `Scorer` instead of a policy, for baselines.
+        scorer: what ranks instead of a policy: the name of a method of `python_ref.methods`,
+            `method_scorer(name, **options)`, or a `Scorer` of your own.
+        allocator: how the rows of a sequence share their budgets, by its name in
+            `python_ref.allocators`. All but "uniform" leave rows of different length, `budget` on
+            average, and need `attach`.
         sinks, recent: first and last entries of a row that are always kept.
-        mode: "per_head", or "union": all heads of a layer keep the same tokens.
-        headroom: tokens that can be appended after an eviction without a new allocation. Past
-            it, buffers grow by half.
-        when: "prompt": evict before the forward that follows a prompt; "manual": only in
-            `evict`.
+        mode: "per_head", or "union": all heads of a layer keep the same tokens, and have to get
+            the same budget.
+        interval: during decoding too, evict whenever rows exceed the budget by this many tokens;
+            every entry is scored once, where the ranking allows. `None`: decoded tokens stay
+            until after the next prompt.
+        headroom: tokens that can be appended after an eviction without a new allocation; by
+            default `interval`, or 128. Past it, buffers grow by half.
+        when: "prompt": evict before the forward that follows a prompt, and at `interval`;
+            "manual": only in `evict`.
         backend: of `evict_`; by default that of the cache's device.
 
     Attributes:
@@ -108,15 +112,17 @@ class KVPCache(Cache):
         budget: int | float,
         *,
         policy: Policy | str | None = None,
-        scorer: Scorer | None = None,
+        scorer: Scorer | Ranking | str | None = None,
+        allocator: str = "uniform",
         sinks: int = 4,
         recent: int = 16,
         mode: Literal["per_head", "union"] = "per_head",
-        headroom: int = 128,
+        interval: int | None = None,
+        headroom: int | None = None,
         when: Literal["prompt", "manual"] = "prompt",
         backend: str | None = None,
     ) -> None:
-        _check_options(budget, policy, scorer, mode, headroom, when)
+        _check_options(budget, policy, scorer, allocator, mode, interval, headroom, when)
         if not isinstance(config, PretrainedConfig):
             raise TypeError(
                 f"config is {type(config).__name__}, expected a model's configuration: model.config"
@@ -130,25 +136,44 @@ class KVPCache(Cache):
             "budget": budget,
             "policy": policy,
             "scorer": scorer,
+            "allocator": allocator,
             "sinks": sinks,
             "recent": recent,
             "mode": mode,
+            "interval": interval,
             "headroom": headroom,
             "when": when,
             "backend": backend,
         }
+        self._ranking: Ranking
+        if isinstance(policy, Policy):
+            self._ranking = PolicyRanking(policy, backend)
+        else:
+            assert scorer is not None
+            self._ranking = ranking_of(scorer)
         self._attached = False
-        self._extent = Extent(slots=0, seen=0, headroom=headroom)
-        super().__init__(layers=layers_for(config, self._extent))
+        self._extent = Extent(seen=0, headroom=headroom or interval or 128)
+        self._entries = Entries(self._extent)
+        super().__init__(layers=layers_for(config, self._extent, self._entries.rows[0]))
         self._start()
 
     def _start(self) -> None:
         kinds = [isinstance(layer, KVPLayer) for layer in self.layers]
         self._evicting: dict[int, KVPLayer] = {i: self.layers[i] for i, k in enumerate(kinds) if k}
         self._sliding: dict[int, Any] = {i: self.layers[i] for i, k in enumerate(kinds) if not k}
-        self._entries = Entries(self._extent)
-        self._queries: dict[int, Tensor] = {}  # of the last forward, if it was a prompt
+        keeps = self._ranking.once and (
+            self._options["interval"] is not None or self._ranking.hidden
+        )
+        for layer in self._evicting.values():
+            layer.keeps_scores = keeps
+        self._incoming: dict[
+            int, _Incoming
+        ] = {}  # what the coming forward's layers were seen to do
+        self._checked: set[int] = set()  # layers whose queries are known to be computed right
+        self._queries: dict[int, Tensor] = {}  # since the last eviction
+        self._query_window: int | None = self._ranking.queries
         self._prompt_pending = False
+        self._kept = 0  # entries of the longest average row after the last eviction
         self.evictions = 0
         self.last_eviction_ms: float | None = None
         self.kept_counts: Tensor | None = None
@@ -167,8 +192,11 @@ class KVPCache(Cache):
             self._check_inputs(key_states, args, kwargs)
             self._begin(query_length)
         keys, values = self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        if layer_idx in self._incoming:
+            self._take_in(layer_idx, key_states)
         if layer_idx == len(self.layers) - 1:
             self._entries.append(query_length, key_states)
+            self._keep_queries()
             self._prompt_pending = self._prompt_pending or query_length > 1
         return keys, values
 
@@ -190,12 +218,28 @@ class KVPCache(Cache):
                     f"layer {i} (sliding window) has seen {layer.get_seq_length()} tokens and the "
                     f"cache {self._extent.seen}: a forward was interrupted; use a fresh KVPCache"
                 )
-        if self._eviction_due(query_length):
+        if self._entries.incoming is None:
+            self._check_may_stand_alone()
+        if self._eviction_due():
             self.evict()
-        if self._entries.incoming is None and self._entries.mask is not None:
+
+    def _check_may_stand_alone(self) -> None:
+        """Refuses a forward that this cache is not attached to, if it has to be."""
+        remedy = "run inside `with cache.attach(model):`"
+        if self._entries.mask is not None:
             raise RuntimeError(
                 "this cache has seen padding, so it has to see the attention mask of every "
-                "forward: run inside `with cache.attach(model):`"
+                f"forward: {remedy}"
+            )
+        if self._options["allocator"] != "uniform" or self._entries.ragged:
+            raise RuntimeError(
+                f"the allocator {self._options['allocator']!r} leaves rows of different length, "
+                f"which need a mask for each head: {remedy}"
+            )
+        if self._ranking.attaches:
+            raise RuntimeError(
+                f"scorer {self._options['scorer']!r} reads more of the model than keys and "
+                f"values: {remedy}"
             )
 
     def _check_inputs(
@@ -215,9 +259,24 @@ class KVPCache(Cache):
 
     # ---- eviction --------------------------------------------------------------------------
 
-    def _eviction_due(self, query_length: int) -> bool:
-        """Decides, before a forward of `query_length` tokens, whether to evict: the only place."""
-        return self._prompt_pending and self._options["when"] == "prompt"
+    def _eviction_due(self) -> bool:
+        """Decides, before a forward, whether to evict: the only place."""
+        if self._options["when"] != "prompt":
+            return False
+        if self._prompt_pending:
+            return True
+        interval = self._options["interval"]
+        if interval is None or self._entries.fresh == 0:
+            return False
+        stored = self._kept + self._entries.fresh
+        return bool(stored >= self._rule().average(self._extent.seen) + interval)
+
+    def _rule(self) -> Rule:
+        names = ("budget", "policy", "allocator", "sinks", "recent", "mode", "backend")
+        return Rule(**{name: self._options[name] for name in names})
+
+    def _storage(self) -> Storage:
+        return Storage(self._evicting, len(self.layers), self._entries, self._queries)
 
     def evict(self) -> bool:
         """Evicts now. False if no row holds more than its budget, and nothing changed.
@@ -225,118 +284,63 @@ class KVPCache(Cache):
         Raises:
             TypeError, ValueError, RuntimeError: as `evict_`; the cache is as before.
         """
-        if self._extent.slots == 0:
+        if self._entries.next_pos is None:
             return False
-        budgets = self._budgets()
-        lengths = self._entries.valid().sum(-1).tolist()
-        if all(n <= b for n, b in zip(lengths, budgets, strict=True)):
-            self._prompt_pending = False
-            return False
-
         started = time.perf_counter()
-        slots = max(min(n, b) for n, b in zip(lengths, budgets, strict=True))
-        options, pos = self._options, self._entries.used()
-        keys, values, scores = self._per_layer(), self._per_layer(), self._per_layer()
-        for i, layer in self._evicting.items():
-            keys[i], values[i] = layer.used()
-        rows = self._rows()
-        for i, row_pos in zip(self._evicting, pos.expand(*rows, -1), strict=True):
-            scores[i] = self._score(i, row_pos)
-        new_pos = new_buffer(pos, (*rows, slots + options["headroom"]), -1)
-        result = evict_(
-            keys,
-            values,
-            pos[0, :, 0] if len(pos) == 1 else self._per_layer(pos),
-            _budget_argument(budgets, len(self.layers), rows[2], options["mode"], pos.device),
-            policy=options["policy"],
-            sinks=options["sinks"],
-            recent=options["recent"],
-            mode=options["mode"],
-            scores=None if options["scorer"] is None else scores,
-            backend=options["backend"],
-        )
-        new_pos[..., :slots] = result.pos[list(self._evicting), ..., :slots]
-        self._entries.replace(new_pos, slots)
-        for layer in self._evicting.values():
-            layer.shrink()
+        lengths = evict_storage(self._storage(), self._ranking, self._rule(), self.evictions)
         self._prompt_pending = False
+        if lengths is None:
+            return False
         self._queries.clear()
-        self.kept_counts = result.lengths
-        if pos.is_cuda:
-            torch.cuda.synchronize(pos.device)
+        self.kept_counts = lengths
+        self._kept = int(lengths[list(self._evicting)].float().mean((0, 2)).max().ceil())
         self.last_eviction_ms = (time.perf_counter() - started) * 1e3
         self.evictions += 1
         return True
 
-    def _budgets(self) -> list[int]:
-        """Entries to keep of each sequence."""
-        assert self._entries.next_pos is not None
-        seen = self._entries.next_pos.tolist()
-        budget = self._options["budget"]
-        if isinstance(budget, int):
-            return [budget] * len(seen)
-        return [budget_from_ratio(n, keep_ratio=budget) for n in seen]
-
-    def _score(self, layer_idx: int, pos: Tensor) -> Tensor | None:
-        if self._options["scorer"] is None:
-            return None
-        keys, values = self._evicting[layer_idx].used()
-        scores = self._options["scorer"](keys, values, pos, self._queries.get(layer_idx))
-        if not isinstance(scores, Tensor) or scores.shape != pos.shape:
-            got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            raise ValueError(
-                f"scorer returned {got} for layer {layer_idx}, expected a tensor [B, H, T] = "
-                f"{list(pos.shape)}"
-            )
-        return scores.to(torch.float32, copy=True)
-
-    def _rows(self) -> tuple[int, int, int]:
-        """Layers that are evicted, sequences, KV heads."""
-        keys, _ = next(iter(self._evicting.values())).used()
-        return len(self._evicting), keys.shape[0], keys.shape[1]
-
-    def _per_layer(self, tensors: Tensor | None = None) -> list[Tensor | None]:
-        """One place for every layer of the model; `None` where nothing is evicted."""
-        places: list[Tensor | None] = [None] * len(self.layers)
-        if tensors is not None:
-            for i, tensor in zip(self._evicting, tensors, strict=True):
-                places[i] = tensor
-        return places
-
-    # ---- padding ---------------------------------------------------------------------------
+    # ---- what the model is seen to do --------------------------------------------------------
 
     @contextmanager
-    def attach(self, model: nn.Module, *, query_window: int | None = None) -> Iterator[KVPCache]:
-        """Lets the cache see the attention mask of the model's forwards that use it.
+    def attach(
+        self, model: nn.Module, *, query_window: int | Literal["all"] | None = None
+    ) -> Iterator[KVPCache]:
+        """Lets the cache see the forwards of a model that use it, and give its layers masks.
 
-        Needed for padded batches, in every turn, and for scorers that use queries:
+        Needed, in every turn, for padded batches, for allocators that leave rows of different
+        length, and for scorers that read queries, weights or hidden states:
 
             with cache.attach(model):
                 model.generate(**padded_batch, past_key_values=cache)
 
         Padding gets position -1, is never kept and takes no share of a budget; the other tokens
-        of its sequence count positions from 0, as `generate` does. The model is handed a mask of
-        what is stored. The hooks are on this `model` object only and are gone when the block
-        ends, however it ends; forwards with other caches are not touched.
+        of its sequence count positions from 0, as `generate` does. Where rows have padding or
+        different lengths, every full-attention layer is handed a mask of what it stores. The hooks
+        are on this `model` object only and are gone when the block ends, however it ends; forwards
+        with other caches are not touched.
 
         Args:
             model: its forward takes `attention_mask` and the cache by keyword.
-            query_window: how many of a prompt's last post-RoPE queries to keep for the scorer.
+            query_window: how many of the last post-RoPE queries since an eviction to keep, or
+                "all"; by default as many as the scorer is known to read.
 
         Raises:
             RuntimeError: the cache is already attached.
             ValueError: `query_window` is below 1, or the model has no attention modules to take
                 queries from. In a forward: a mask that is not `[B, seen + q]`, that hides or
-                shows tokens which an eviction has judged, or padding together with sliding-window
-                layers or an attention other than eager and sdpa.
+                shows tokens which an eviction has judged, or masks wanted for an attention other
+                than eager and sdpa.
         """
         if self._attached:
             raise RuntimeError("this cache is already attached to a model")
-        hooks = []
+        window = self._ranking.queries if query_window is None else _window(query_window)
+        hooks: list[Any] = []
         try:
-            if query_window is not None:
-                hooks += capture_queries(model, self, self._keep_queries, query_window)
+            if window != 0:
+                check_has_queries(model)
+            self._ranking.see(model)
+            self._query_window = window
             hooks.append(model.register_forward_pre_hook(self._see_forward, with_kwargs=True))
+            hooks.extend(calls(model, self, self._see_attention))
             self._attached = True
             yield self
         finally:
@@ -344,38 +348,65 @@ class KVPCache(Cache):
                 hook.remove()
             self._attached = False
             self._entries.incoming = None
+            self._incoming.clear()
 
-    def _see_forward(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _see_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not uses(self, kwargs):
-            return None
+            return
         tokens = tokens_of(args, kwargs)
-        told = kwargs.get("attention_mask")
-        self._entries.announce(told, tokens)
+        self._incoming.clear()
+        self._entries.announce(kwargs.get("attention_mask"), tokens)
         self._begin(tokens.shape[1])
-        self._queries.clear()
-        mask = self._entries.attention_mask()
-        if mask is None:
-            return None
-        self._check_padding_is_supported(model)
-        return args, {**kwargs, "attention_mask": mask if told is None else mask.to(told.dtype)}
-
-    def _keep_queries(self, layer_idx: int, queries: Tensor) -> None:
-        self._queries[layer_idx] = queries
-
-    def _check_padding_is_supported(self, model: nn.Module) -> None:
         attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
-        if attention not in PADDED_ATTENTION:
+        if self._entries.needs_masks() and attention not in MASKED_ATTENTION:
             raise ValueError(
-                f"attn_implementation is {attention!r}, expected one of {PADDED_ATTENTION} for a "
-                "padded batch"
+                f"attn_implementation is {attention!r}, expected one of {MASKED_ATTENTION} for "
+                "padded batches and rows of different length"
             )
-        if self._sliding:
-            raise ValueError(
-                "this batch is padded and the model has sliding-window layers: one attention mask "
-                "cannot fit both kinds of layers after an eviction; run the sequences one by one"
-            )
+
+    def _see_attention(self, attention: Any, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Notes what a layer is about to do, and gives it a mask if it needs one."""
+        layer = self._evicting.get(attention.layer_idx)
+        if layer is None or self._entries.incoming is None:
+            return None
+        hidden = kwargs["hidden_states"]
+        queries, key, numbers = None, None, None
+        if self._query_window != 0:
+            queries, key = project(attention, kwargs, self._query_window)
+        if self._ranking.hidden:
+            numbers = self._ranking.observe(attention.layer_idx, hidden)
+        self._incoming[attention.layer_idx] = _Incoming(queries, key, numbers)
+        if not self._entries.needs_masks():
+            return None
+        mask = layer.rows.mask(self._entries.incoming)
+        return {"attention_mask": as_attention_takes(mask, attention, hidden)}
+
+    def _take_in(self, layer_idx: int, key_states: Tensor) -> None:
+        """Checks and stores what a layer was seen to do, once its keys are here."""
+        seen = self._incoming[layer_idx]
+        if seen.key is not None and layer_idx not in self._checked:
+            if not torch.allclose(seen.key, key_states[:, :, -1:], rtol=1e-2, atol=1e-2):
+                raise ValueError(
+                    f"queries of layer {layer_idx} cannot be had: this model's rotary embedding or "
+                    "projection is not like Llama's, by which they would be computed"
+                )
+            self._checked.add(layer_idx)
+        if seen.numbers is not None:
+            self._evicting[layer_idx].note(seen.numbers)
+
+    def _keep_queries(self) -> None:
+        """After a complete forward: its queries behind those of the forwards before."""
+        found = {i: seen.queries for i, seen in self._incoming.items()}
+        self._incoming.clear()
+        if any(queries is None for queries in found.values()) or not found:
+            self._queries.clear()  # they are of the last tokens, or of none
+            return
+        for i, queries in found.items():
+            assert queries is not None
+            if i in self._queries:
+                queries = torch.cat([self._queries[i], queries], dim=2)
+            window = self._query_window
+            self._queries[i] = queries if window is None else queries[:, :, -window:]
 
     # ---- inspection ------------------------------------------------------------------------
 
@@ -383,14 +414,16 @@ class KVPCache(Cache):
     def positions(self) -> Tensor:
         """int32 `[L, B, H, slots]` logical position of every stored entry.
 
-        -1 at padding, holes of shorter rows and layers that are not evicted. Empty before the
-        first forward.
+        `slots` is that of the longest row. -1 at padding, holes and ends of shorter rows, and in
+        layers that are not evicted. Empty before the first forward.
         """
-        if self._entries.pos is None:
+        if self._entries.next_pos is None:
             return torch.empty(len(self.layers), 0, 0, 0, dtype=torch.int32)
-        pos, rows = self._entries.used(), self._rows()
-        out = pos.new_full((len(self.layers), *rows[1:], pos.shape[-1]), -1)
-        out[list(self._evicting)] = pos.expand(*rows, -1)
+        pos = self._storage().positions()
+        slots = max(p.shape[-1] for p in pos)
+        out = pos[0].new_full((len(self.layers), *pos[0].shape[:2], slots), -1)
+        for i, p in zip(self._evicting, pos, strict=True):
+            out[i, ..., : p.shape[-1]] = p
         return out
 
     @property
@@ -399,10 +432,10 @@ class KVPCache(Cache):
         return (self.positions >= 0).sum(-1, dtype=torch.int32)
 
     def memory_bytes(self) -> int:
-        """Bytes allocated for keys, values and positions, unused headroom included."""
-        held = [self._entries.pos]
+        """Bytes allocated for keys, values, positions and kept scores, unused headroom included."""
+        held = [rows.pos for rows in self._entries.rows]
         for layer in self._evicting.values():
-            held += [layer.key_buffer, layer.value_buffer]
+            held += [layer.key_buffer, layer.value_buffer, layer.score_buffer]
         for sliding in self._sliding.values():
             held += [sliding.keys, sliding.values]
         return sum(t.untyped_storage().nbytes() for t in held if t is not None)
@@ -431,14 +464,25 @@ class KVPCache(Cache):
         rival = {"policy": "scorer", "scorer": "policy"}
         dropped = {rival[name]: None for name in changes if name in rival}
         twin = KVPCache(self._config, **{**self._options, **dropped, **changes})
-        twin._extent.slots, twin._extent.seen = self._extent.slots, self._extent.seen
-        for i, layer in self._evicting.items():
-            layer.copy_to(twin._evicting[i])
+        same = rival.keys().isdisjoint(changes)
+        if same:
+            twin._ranking = self._ranking
+        elif twin._ranking.hidden and self._extent.seen:
+            raise ValueError(
+                f"scorer is {changes['scorer']!r}, which reads hidden states as they come; "
+                "expected a cache that has seen no token, or one that was made with it"
+            )
+        twin._extent.seen = self._extent.seen
+        twin._entries = self._entries.copy_to(twin._extent)
+        rows = twin._entries.rows
+        for n, (i, layer) in enumerate(self._evicting.items()):
+            twin._evicting[i].rows = rows[n % len(rows)]
+            layer.copy_to(twin._evicting[i], with_scores=same)
         for i, sliding in self._sliding.items():
             twin.layers[i] = twin._sliding[i] = copy.deepcopy(sliding)
-        twin._entries = self._entries.copy_to(twin._extent)
         twin._queries = dict(self._queries)
         twin._prompt_pending = self._prompt_pending
+        twin._kept = self._kept
         twin.evictions = self.evictions
         twin.last_eviction_ms = self.last_eviction_ms
         twin.kept_counts = None if self.kept_counts is None else self.kept_counts.clone()
@@ -488,23 +532,43 @@ class KVPCache(Cache):
         if count and self._sliding:
             raise ValueError("crop cannot take back tokens of sliding-window layers")
         self._entries.crop(count)
-        self._queries.clear()
+        for layer in self._evicting.values():
+            layer.scored = min(layer.scored, layer.rows.slots)
+        if count:
+            self._queries = {i: q[:, :, :-count] for i, q in self._queries.items()}
 
     def reset(self) -> None:
         """Empties the cache and gives its memory back."""
-        self._extent.slots = self._extent.seen = 0
-        self.layers = layers_for(self._config, self._extent)
+        self._extent.seen = 0
+        self._entries = Entries(self._extent)
+        self.layers = layers_for(self._config, self._extent, self._entries.rows[0])
         self._start()
 
 
-def _budget_argument(
-    budgets: list[int], layers: int, heads: int, mode: str, device: torch.device
-) -> int | Tensor:
-    """One budget per sequence in the form that `evict_` takes for the mode."""
-    if len(set(budgets)) == 1:
-        return budgets[0]
-    per_layer = torch.tensor(budgets, dtype=torch.int32, device=device).expand(layers, -1)
-    return per_layer if mode == "union" else per_layer[..., None].expand(-1, -1, heads)
+@dataclass(frozen=True)
+class _Incoming:
+    """What a layer was seen to do in the coming forward, where that is wanted.
+
+    Attributes:
+        queries: `[B, query heads, W, D]` of its last tokens.
+        key: `[B, KV heads, 1, D]` of the last one, to be checked.
+        numbers: `[B, KV heads, q]` that its entries get.
+    """
+
+    queries: Tensor | None
+    key: Tensor | None
+    numbers: Tensor | None
+
+
+def _window(query_window: int | str) -> int | None:
+    """How many queries to keep; `None` for all."""
+    if query_window == "all":
+        return None
+    if isinstance(query_window, bool) or not isinstance(query_window, int) or query_window < 1:
+        raise ValueError(
+            f"query_window is {query_window!r}, expected an int of at least 1, or 'all'"
+        )
+    return query_window
 
 
 def _check_geometry(policy: Policy, config: PretrainedConfig) -> None:
@@ -527,28 +591,35 @@ def _check_geometry(policy: Policy, config: PretrainedConfig) -> None:
 def _check_options(
     budget: int | float,
     policy: Policy | str | None,
-    scorer: Scorer | None,
+    scorer: Scorer | Ranking | str | None,
+    allocator: str,
     mode: str,
-    headroom: int,
+    interval: int | None,
+    headroom: int | None,
     when: str,
 ) -> None:
     if isinstance(budget, bool) or not isinstance(budget, int | float):
         raise TypeError(
             f"budget is {budget!r}, expected an int (entries) or a float (fraction of the prompt); "
-            "budgets that differ between heads would need a mask per head, which models do not take"
+            "an allocator shares it between layers and heads"
         )
     if not (budget >= 1 if isinstance(budget, int) else 0 < budget <= 1):
         raise ValueError(f"budget is {budget}, expected an int of at least 1 or a float in (0, 1]")
     if policy is not None and scorer is not None:
         raise ValueError("both policy and scorer are given, expected one of them")
-    if scorer is not None and not callable(scorer):
-        raise TypeError(f"scorer is {scorer!r}, expected a callable")
+    if allocator not in allocators():
+        raise ValueError(f"allocator is {allocator!r}, expected one of {', '.join(allocators())}")
     if mode not in ("per_head", "union"):
         raise ValueError(
-            f"mode is {mode!r}, expected 'per_head' or 'union': a budget shared by the model "
-            "leaves rows of different length, which would need a mask per head"
+            f"mode is {mode!r}, expected 'per_head' or 'union'; a budget shared by the whole model "
+            "is allocator='model'"
         )
-    if isinstance(headroom, bool) or not isinstance(headroom, int) or headroom < 1:
-        raise ValueError(f"headroom is {headroom!r}, expected an int of at least 1")
+    for name, count in (("interval", interval), ("headroom", headroom)):
+        if count is not None and (
+            isinstance(count, bool) or not isinstance(count, int) or count < 1
+        ):
+            raise ValueError(f"{name} is {count!r}, expected an int of at least 1")
     if when not in ("prompt", "manual"):
         raise ValueError(f"when is {when!r}, expected 'prompt' or 'manual'")
+    if interval is not None and when == "manual":
+        raise ValueError(f"interval is {interval} and when is 'manual', expected one of them")

@@ -9,7 +9,7 @@ from torch import Tensor
 from .method import method
 
 
-@method("knorm")
+@method("knorm", decode="once")
 def knorm(*, k: Tensor) -> Tensor:
     """-|k_i|, in float32: norms in bfloat16 tie, which changes the kept set."""
     k = k.to(torch.promote_types(k.dtype, torch.float32))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,20 +24,37 @@ class Method:
         name: in the registry.
         score: scores [H, n] of one sequence without padding, from the keyword tensors it reads.
         reads: names of those tensors: arguments of ``__call__``, or "row", a number for each row.
+        options: of the method, with their defaults.
         sinks, recent: leading and trailing entries that the method itself keeps always. Its scores
             already rank them above all others.
+        queries: how many of the last queries it reads: a number, the name of the option that says
+            how many, or None for all.
+        decode: how it can run while a model decodes: "once", the score of an entry never changes;
+            "again", from what the cache holds and the queries since the last eviction; or "", not
+            at all.
     """
 
     name: str
     score: Callable[..., Tensor]
     reads: tuple[str, ...]
+    options: Mapping[str, Any]
     sinks: int
     recent: int
+    queries: int | str | None
+    decode: str
 
     @property
     def sees_queries(self) -> bool:
         """Whether the scores depend on queries."""
         return not QUERY_INPUTS.isdisjoint(self.reads)
+
+    def window(self, options: Mapping[str, Any]) -> int | None:
+        """How many of the last queries it reads with these options; None for all."""
+        if "q" not in self.reads:
+            return 0
+        if isinstance(self.queries, str):
+            return int({**self.options, **options}[self.queries])
+        return self.queries
 
     @torch.no_grad()
     def __call__(
@@ -143,20 +161,28 @@ def _without_padding(name: str, x: Tensor, heads: slice, slot: Tensor, slots: in
 
 
 def method(
-    name: str, *, sinks: int = 0, recent: int = 0
+    name: str,
+    *,
+    sinks: int = 0,
+    recent: int = 0,
+    queries: int | str | None = None,
+    decode: str = "again",
 ) -> Callable[[Callable[..., Tensor]], Method]:
     """Register a scoring function; the arguments without a default are the tensors it reads.
 
     The function scores one sequence of one layer without padding: k [H, n, Dk], v [H, n, Dv],
     pos [H, n], q [H G, Tq, Dk] (the last Tq entries' queries), future_q [H G, F, Dk],
     future_k [H, F, Dk], row [H] (a number for each row of the cache) -> [H, n], higher = keep.
-    Arguments with a default are the method's options.
+    Arguments with a default are the method's options. The other arguments are those of ``Method``.
     """
 
     def register(score: Callable[..., Tensor]) -> Method:
         parameters = inspect.signature(score).parameters.values()
         reads = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
-        made = Method(name, score, reads, sinks, recent)
+        options = {
+            p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty
+        }
+        made = Method(name, score, reads, options, sinks, recent, queries, decode)
         object.__setattr__(made, "__doc__", inspect.getdoc(score))
         _REGISTRY[name] = made
         return made

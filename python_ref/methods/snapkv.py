@@ -13,7 +13,7 @@ POOLINGS = ("avg", "max", "none")
 REDUCTIONS = ("mean", "sum")
 
 
-@method("snapkv", recent=64)
+@method("snapkv", recent=64, queries="window")
 def snapkv(
     *,
     k: Tensor,

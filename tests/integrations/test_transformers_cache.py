@@ -317,16 +317,17 @@ def test_decoding_within_the_headroom_allocates_nothing():
         for layer in range(LAYERS):
             cache.update(k, k, layer)
 
+    def addresses():
+        return [t.data_ptr() for m in cache.layers for t in (m.key_buffer, m.rows.pos)]
+
     append(64)
     append(1)
-    buffers = [m.key_buffer.data_ptr() for m in cache.layers] + [cache._entries.pos.data_ptr()]
+    buffers = addresses()
     held = cache.memory_bytes()
     for _ in range(7):
         append(1)
     assert held == cache.memory_bytes()
-    assert buffers == [m.key_buffer.data_ptr() for m in cache.layers] + [
-        cache._entries.pos.data_ptr()
-    ]
+    assert buffers == addresses()
     sizes = set()
     for _ in range(200):
         append(1)
@@ -430,7 +431,7 @@ def test_fork_compares_methods_after_one_prefill(llama):
 
 def test_fork_takes_only_the_arguments_of_the_constructor(llama):
     cache = KVPCache(LLAMA, 20, policy=make_policy(LLAMA))
-    with pytest.raises(TypeError, match="fork got \\['window'\\], expected any of \\['backend'"):
+    with pytest.raises(TypeError, match="fork got \\['window'\\], expected any of \\['allocator'"):
         cache.fork(window=3)
     with pytest.raises(ValueError, match="budget is -1"):
         cache.fork(budget=-1)
@@ -584,21 +585,32 @@ def test_a_scorer_gets_the_cache_and_the_last_queries(llama):
     assert cache.positions.eq(torch.arange(16)).all()
 
 
-def test_queries_are_those_of_the_prompt_that_is_evicted(llama):
+def test_queries_are_those_of_the_last_entries(llama):
+    """Of prompts and decoded tokens; of nothing where a forward was not seen."""
     windows = []
 
     def scorer(k, v, pos, queries):
-        windows.append(None if queries is None else queries.clone())
+        windows.append(queries)
         return torch.zeros(pos.shape)
 
+    ids = random_ids(1, 42)
     cache = KVPCache(LLAMA, 16, scorer=scorer, when="manual")
+    with cache.attach(llama, query_window=4), reference_attention(llama) as attention:
+        attention.visible = visibility(LLAMA, 42, [])
+        llama(ids, use_cache=False)
+        asked = dict(attention.queries)
     with cache.attach(llama, query_window=4):
-        forward(llama, random_ids(1, 40), cache)
-        twin = cache.fork()
-        forward(llama, random_ids(1, 1), cache)
+        forward(llama, ids[:, :40], cache)
+        for t in (40, 41):
+            forward(llama, ids[:, t : t + 1], cache)
+    twin = cache.fork()
+    cache.evict()
+    for layer, queries in enumerate(windows):
+        torch.testing.assert_close(queries, asked[layer][:, :, -4:], atol=1e-4, rtol=1e-4)
+    windows.clear()
+    forward(llama, ids[:, :1], twin)
     twin.evict()
-    cache.evict()  # after a decoded token the prompt's queries are no longer the newest entries'
-    assert [w is None for w in windows] == [False] * LAYERS + [True] * LAYERS
+    assert windows == [None] * LAYERS
 
 
 def test_a_scorer_of_the_wrong_shape_is_named(llama):
@@ -673,8 +685,11 @@ def test_an_interrupted_forward_with_sliding_layers_is_refused():
         ({"budget": 0}, ValueError, "budget is 0, expected an int of at least 1"),
         ({"budget": 1.5}, ValueError, "budget is 1.5"),
         ({"budget": float("nan")}, ValueError, "budget is nan"),
-        ({"budget": torch.tensor([3, 4])}, TypeError, "a mask per head"),
-        ({"mode": "model"}, ValueError, "mode is 'model'"),
+        ({"budget": torch.tensor([3, 4])}, TypeError, "an allocator shares it"),
+        ({"mode": "model"}, ValueError, "mode is 'model'.*allocator='model'"),
+        ({"allocator": "fair"}, ValueError, "allocator is 'fair', expected one of .*uniform"),
+        ({"interval": 0}, ValueError, "interval is 0"),
+        ({"interval": 8, "when": "manual"}, ValueError, "interval is 8 and when is 'manual'"),
         ({"scorer": by_key_norm}, ValueError, "both policy and scorer"),
         ({"headroom": 0}, ValueError, "headroom is 0"),
         ({"when": "always"}, ValueError, "when is 'always'"),

@@ -14,7 +14,7 @@ from integrations.tiny_models import (
     make_policy,
     random_ids,
 )
-from transformers import DynamicCache, MistralConfig
+from transformers import DynamicCache, Qwen2Config
 
 from kvp_ext.integrations.transformers import KVPCache
 
@@ -294,15 +294,27 @@ def test_padding_with_an_untested_attention_is_refused(llama):
         llama.config._attn_implementation = before
 
 
-def test_padding_with_sliding_windows_is_refused():
-    config = _config(MistralConfig, 4, 2, sliding_window=8)
-    config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
-    model = make_model(config)
-    ids, mask = left_padded(sequences(20, 15))
-    cache = KVPCache(config, 8, scorer=lambda k, v, pos, queries: -k.norm(dim=-1))
-    with cache.attach(model), pytest.raises(ValueError, match="has sliding-window layers"):
-        forward(model, ids, cache, attention_mask=mask)
-    assert cache.layers[0].key_buffer is None
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_padding_with_sliding_windows(attention):
+    """Full and sliding layers get masks of their own; rows are as without padding."""
+    config = _config(
+        Qwen2Config, 4, 2, use_sliding_window=True, sliding_window=8, max_window_layers=2
+    )
+    model = make_model(config, attention)
+
+    def fresh():
+        return KVPCache(config, 8, scorer=lambda k, v, pos, queries: -k.norm(dim=-1), recent=2)
+
+    prompts = sequences(20, 15)
+    ids, mask = left_padded(prompts)
+    together = fresh()
+    with together.attach(model):
+        tokens, logits = generate(model, ids, together, 5, attention_mask=mask)
+    assert together.evictions == 1
+    for row, prompt in enumerate(prompts):
+        expected, expected_logits = generate(model, prompt[None], fresh(), 5)
+        assert_same(tokens[row, 20:], expected[0, len(prompt) :])
+        torch.testing.assert_close(logits[row], expected_logits[0], atol=1e-4, rtol=0)
 
 
 def test_a_prepared_mask_is_refused(llama):
