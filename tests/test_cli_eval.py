@@ -98,6 +98,43 @@ def test_it_goes_on_where_it_stopped(model, policy, tmp_path):
     assert {cell["budget"] for cell in parsed[0]["cells"]} == {0.25}
 
 
+def test_every_way_to_share(model, policy, tmp_path):
+    shared = tmp_path / "shared.safetensors"
+    one = kvp_ext.Policy.random(layers=2, kv_heads=2, head_dim=8)
+    one.provenance["shares"] = {"0.25": [[1.5, 0.5], [0.8, 1.2]]}
+    one.save(shared)
+    options = ["--budget", "0.25", "--count", 1]
+    for how in ("uniform", "pyramid", "adakv", "model", f"share:{shared}"):
+        options += ["--allocator", how]
+    out = tmp_path / "results"
+    done = command(model, policy, out, *options)
+    assert done.exit_code == 0, done.output
+    records = read_records(out / "records.jsonl")
+    assert len(records) == 1 + 2 * 5
+    kept = {r.allocator: r.kept for r in records[1:]}
+    assert len(kept) == 5
+    assert len(set(kept.values())) == 1
+    text = " ".join(done.output.split())
+    assert "model compares scores across a model; those of kvp:" in text
+    page = (out / "tables.md").read_text()
+    assert "| knorm + pyramid |" in page
+    assert f"| kvp:{policy} + share:{shared} |" in page
+    before = (out / "records.jsonl").read_text()
+    assert command(model, policy, out, *options).exit_code == 0
+    assert (out / "records.jsonl").read_text() == before
+
+
+def test_shares_for_another_model_are_told(model, tmp_path):
+    path = tmp_path / "shared.safetensors"
+    one = kvp_ext.Policy.random(layers=2, kv_heads=2, head_dim=8)
+    one.provenance["shares"] = {"0.25": [[1.0, 1.0]] * 3}
+    one.save(path)
+    done = command(model, path, tmp_path / "results", "--allocator", f"share:{path}")
+    assert isinstance(done.exception, ValueError)
+    assert "are for 3 layers x 2 KV heads, expected 2 x 2 as in tiny" in str(done.exception)
+    assert not (tmp_path / "results").exists()
+
+
 def test_records_may_be_elsewhere_and_the_test_split_is_for_one_look(model, policy, tmp_path):
     out, elsewhere = tmp_path / "results", tmp_path / "elsewhere.jsonl"
     options = ["--budget", "0.5", "--count", 1, "--split", "test", "--records", elsewhere]
@@ -115,6 +152,7 @@ def test_records_may_be_elsewhere_and_the_test_split_is_for_one_look(model, poli
         (["--method", "snapvk"], "method: got 'snapvk', expected one of kvp"),
         (["--method", "snapkv:pool=2"], "pool: got 2, expected 'none' or an odd number"),
         (["--method", "kvp:none.safetensors"], "none.safetensors"),
+        (["--allocator", "fair"], "allocator: got 'fair', expected one of adakv, model, pyramid"),
         (["--budget", "2.5"], "budget: got '2.5', expected a fraction"),
         (["--protocol", "before"], "--protocol: got 'before', expected after, inside or both"),
         (["--lengths", "900:700"], "--lengths: got '900:700', expected SHORTEST:LONGEST"),

@@ -28,6 +28,11 @@ def evaluate(
     budget: list[str] = typer.Option(
         ALL_BUDGETS, help="Kept: a fraction (0.25 or 25%) or a number of entries (256)."
     ),
+    allocator: list[str] = typer.Option(
+        ["uniform"],
+        help="How heads share a budget: uniform, pyramid, adakv, model, share (learned), "
+        "share:FILE, one with options (pyramid:beta=5), or all. Repeat it.",
+    ),
     protocol: str = typer.Option(
         "after", help="The question comes after the eviction, is inside the prefill, or both."
     ),
@@ -50,7 +55,15 @@ def evaluate(
     """Compare eviction methods on a model's answers and on the attention they lose."""
     from python_ref.artifacts import replacing
     from python_ref.data.mixture import documents, parse_sources
-    from python_ref.evaluation import Plan, contestants, evaluate_into, parse_budget, summarise
+    from python_ref.evaluation import (
+        Plan,
+        allocations,
+        contestants,
+        evaluate_into,
+        parse_budget,
+        summarise,
+    )
+    from python_ref.evaluation.allocation import check_rows, unlike_scores
     from python_ref.evaluation.contestants import check_geometry
     from python_ref.evaluation.curves import draw_curves
     from python_ref.evaluation.tables import as_json, markdown, rich_table
@@ -65,6 +78,7 @@ def evaluate(
     names = list(parse_sources(task))
     rivals = contestants(list(dict.fromkeys(method)))
     budgets = list(dict.fromkeys(parse_budget(text) for text in budget))
+    shared = allocations(allocator)
     protocols = ("after", "inside") if protocol == "both" else (protocol,)
     reference = reference or next((c.name for c in rivals if c.fingerprint), "")
     if reference and reference not in [c.name for c in rivals]:
@@ -77,13 +91,16 @@ def evaluate(
         network, tokenizer = load_model(model, device=device, dtype=dtype)
         info = inspect_model(network, Path(model).name)
     check_geometry(rivals, info)
+    check_rows(shared, info)
+    for sentence in unlike_scores([c.name for c in rivals], shared):
+        console.print(f"[yellow]note[/yellow]: {escape(sentence)}")
     name = f"{info.name} {info.fingerprint[:8]} {info.dtype}"
     with console.status("writing documents"):
         tasks = {
             one: list(documents(tokenizer, {one: 1.0}, count, lengths=span, split=split, seed=seed))
             for one in names
         }
-    plan = Plan(name, rivals, budgets, protocols, sinks, recent)
+    plan = Plan(name, rivals, budgets, protocols, sinks, recent, shared)
     out.mkdir(parents=True, exist_ok=True)
     found = evaluate_into(path, network, tokenizer, tasks, plan)
     summaries = summarise(found, reference=reference, seed=seed)

@@ -7,7 +7,9 @@ metrics       what an answer is worth
 ranking_cost  what a ranking loses of the attention to come
 prefilled     a document's one prefill
 contestants   the methods and policies, by the text that names them
-eviction      budgets, how heads share them, and eviction
+allocation    how heads share a budget, by the text that names it
+eviction      budgets and eviction
+ragged        attention over rows of unequal length
 running       going on from a cache: answers and generated text
 plan, runner  what to compare, and the comparison
 records       its results, one JSON line each
@@ -18,6 +20,7 @@ tables, curves  and from figures to tables and plots
 
 from __future__ import annotations
 
+from python_ref.evaluation.allocation import Allocation, allocation, allocations
 from python_ref.evaluation.contestants import (
     Contestant,
     Scorer,
@@ -40,6 +43,7 @@ from python_ref.evaluation.summary import Cell, Summary, summarise
 __all__ = [
     "METRICS",
     "PROTOCOLS",
+    "Allocation",
     "Answer",
     "Cell",
     "Contestant",
@@ -50,6 +54,8 @@ __all__ = [
     "Scorer",
     "Summary",
     "Survivors",
+    "allocation",
+    "allocations",
     "answers",
     "append_records",
     "bootstrap_interval",

@@ -42,10 +42,10 @@ def _draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
     figure, axes = plt.subplots(
         1, len(summaries), figsize=size, layout="constrained", squeeze=False
     )
-    methods = list(dict.fromkeys(cell.method for s in summaries for cell in s.cells))
+    labels = list(dict.fromkeys(cell.label for s in summaries for cell in s.cells))
     for axis, summary in zip(axes[0], summaries, strict=True):
-        for i, method in enumerate(methods):
-            points = curve(summary, method)
+        for i, name in enumerate(labels):
+            points = curve(summary, name)
             if points:
                 # Slightly apart, so that equal figures do not hide each other.
                 kept = [cell.kept * (1 + 0.012 * i) for cell in points]
@@ -57,10 +57,10 @@ def _draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
                     kept,
                     values,
                     yerr=(below, above),
-                    label=method,
+                    label=name,
                     color=f"C{i % 10}",
                     marker="osD^vP"[i // 10 % 6],
-                    lw=2.5 if method == summary.reference else 1.2,
+                    lw=2.5 if name == summary.reference else 1.2,
                     capsize=2,
                 )
         if summary.full is not None:
@@ -82,6 +82,6 @@ def _draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
     plt.close(figure)
 
 
-def curve(summary: Summary, method: str) -> list[Cell]:
-    """The cells of a method by ascending entries kept."""
-    return sorted((c for c in summary.cells if c.method == method), key=lambda cell: cell.kept)
+def curve(summary: Summary, label: str) -> list[Cell]:
+    """The cells of a method, shared in one way, by ascending entries kept."""
+    return sorted((c for c in summary.cells if c.label == label), key=lambda cell: cell.kept)

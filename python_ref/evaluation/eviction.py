@@ -1,44 +1,34 @@
-"""Budgets, how heads share them, and eviction of a copy of the cache."""
+"""Budgets, and eviction of a copy of the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import kvp_ext
-from python_ref.budgets import Budget, budget_from_ratio
-
-# How many entries each head keeps of scores [L, H, n], so that heads keep `budget` on average.
-# Heads that keep different counts also need a model that can attend to rows of unequal length:
-# `python_ref.evaluation.running` takes caches in which all rows are equally long.
-Allocator = Callable[[Tensor, int], Budget]
-
-
-def uniform(scores: Tensor, budget: int) -> Budget:
-    """Every head keeps `budget` entries."""
-    return budget
-
-
-def allocators() -> dict[str, Allocator]:
-    """The ways to share a budget, by name."""
-    return {"uniform": uniform}
+from python_ref.budgets import budget_from_ratio
+from python_ref.evaluation.allocation import UNIFORM, Allocation
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """What an eviction left.
+    """What an eviction left, with T the length of the longest row.
 
     Attributes:
-        k, v: [L, H, budget, D].
-        kept: [L, H, budget] int64, the slots they came from.
+        k, v: [L, H, T, D]; whatever stands past the length of a row is padding.
+        kept: [L, H, T] int64, the slots they came from, then -1.
     """
 
     k: Tensor
     v: Tensor
     kept: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many entries each row holds, int64 [L, H]."""
+        return (self.kept >= 0).sum(dim=-1)
 
 
 def evict(
@@ -49,15 +39,16 @@ def evict(
     *,
     sinks: int = 4,
     recent: int = 16,
-    allocator: Allocator = uniform,
+    allocator: Allocation = UNIFORM,
 ) -> Survivors:
-    """Evicts a copy of a cache to the best `budget` entries of each head; nothing is masked.
+    """Evicts a copy of a cache to `budget` entries a head on average; nothing is masked.
 
     Args:
         k, v: [L, H, n, D], entries at positions 0 .. n - 1.
         scores: [L, H, n], higher = keep.
         budget: entries kept, counting pins.
         sinks, recent: first and last entries that are kept whatever their score.
+        allocator: how heads share the budget.
     """
     # On the CPU, where a backend is always there.
     keys, values, ranked = (
@@ -67,7 +58,7 @@ def evict(
         keys,
         values,
         torch.arange(k.shape[2]),
-        allocator(ranked[:, 0], budget),
+        allocator.budgets(ranked[:, 0], budget, sinks=sinks, recent=recent).unsqueeze(1),
         scores=ranked,
         sinks=sinks,
         recent=recent,

@@ -165,4 +165,6 @@ METRICS = {
     "lost_pinned": Metric(
         "future attention lost / least possible, with pins", "lost_pinned", "records", False
     ),
+    # Of rows that are unequally long: what padding to a rectangle would make all of them.
+    "longest": Metric("entries in the longest row", "longest", "records", False),
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from python_ref.data.document import Document
+from python_ref.evaluation.allocation import UNIFORM, Allocation
 from python_ref.evaluation.contestants import Contestant
 from python_ref.evaluation.metrics import METRICS, TEXT_METRICS
 from python_ref.evaluation.records import FULL, PROTOCOLS, Run
@@ -22,6 +23,7 @@ class Plan:
         budgets: fractions (float) or entries (int).
         protocols: keys of `records.PROTOCOLS`.
         sinks, recent: pins inside every budget, the same for all contestants.
+        allocators: how heads share the budgets; every contestant with each.
     """
 
     model: str
@@ -30,6 +32,7 @@ class Plan:
     protocols: Sequence[str] = ("after",)
     sinks: int = 4
     recent: int = 16
+    allocators: Sequence[Allocation] = (UNIFORM,)
 
     def __post_init__(self) -> None:
         for protocol in self.protocols:
@@ -40,6 +43,9 @@ class Plan:
         names = [contestant.name for contestant in self.contestants]
         if len(set(names)) < len(names) or FULL in names:
             raise ValueError(f"contestants: got {names}, expected different names, none {FULL!r}")
+        shared = [allocator.name for allocator in self.allocators]
+        if not shared or len(set(shared)) < len(shared):
+            raise ValueError(f"allocators: got {shared}, expected different names, at least one")
 
     def runs(self, task: str, document: Document) -> list[Run]:
         """All runs of a document, those that share a prefill one after another.
@@ -49,8 +55,13 @@ class Plan:
         """
         _check_metric(document)
         digest = document_digest(document)
-        compared = [(FULL, "", 1.0)]
-        compared += [(c.name, c.fingerprint, b) for c in self.contestants for b in self.budgets]
+        compared: list[tuple[str, str, str, int | float]] = [(FULL, "", UNIFORM.name, 1.0)]
+        compared += [
+            (c.name, "+".join(filter(None, (c.fingerprint, a.fingerprint))), a.name, b)
+            for c in self.contestants
+            for a in self.allocators
+            for b in self.budgets
+        ]
         return [
             Run(
                 model=self.model,
@@ -61,14 +72,14 @@ class Plan:
                 branch=branch,
                 method=method,
                 fingerprint=fingerprint,
-                allocator="uniform",
+                allocator=allocator,
                 budget=budget,
                 sinks=self.sinks,
                 recent=self.recent,
                 metric=document.metric,
             )
             for protocol, branch in self._samples(document)
-            for method, fingerprint, budget in compared
+            for method, fingerprint, allocator, budget in compared
         ]
 
     def _samples(self, document: Document) -> list[tuple[str, int | None]]:

@@ -14,25 +14,40 @@ from python_ref.utility import WORST_NORMALISED_COST
 
 
 def relative_loss(utility: Tensor, kept: Tensor) -> float:
-    """Future attention lost over the least that any choice of as many entries loses, at most 200.
+    """Future attention lost over the least that equal rows of as many entries lose, at most 200.
 
         sum_{rows} sum_{i not kept} a_i / sum_{rows} sum_{r > budget} a_{sigma*_r}
 
-    Summed over rows before dividing: a row in which almost nothing can be lost says little.
+    Summed over rows before dividing: a row in which almost nothing can be lost says little. Rows
+    that share their budgets unequally are measured against equal ones, so that ways to share can be
+    compared; what they lose may then be less than 1.
 
     Args:
         utility: a [..., n].
-        kept: the slots that are kept, integers [..., budget].
+        kept: the slots that are kept, integers [..., longest row], then -1.
     """
     exact = utility.double()
-    least = exact.sort(dim=-1, descending=True).values[..., kept.shape[-1] :].sum()
-    lost = exact.scatter(-1, kept.long(), 0.0).sum()
+    rows = exact.shape[:-1].numel()
+    budget = int((kept >= 0).sum()) // rows
+    least = exact.sort(dim=-1, descending=True).values[..., budget:].sum()
+    # One more slot takes what stands for nothing.
+    slots = torch.where(kept >= 0, kept.long(), exact.shape[-1])
+    lost = torch.nn.functional.pad(exact, (0, 1)).scatter(-1, slots, 0.0).sum()
     if least == 0:
         return 1.0 if lost == 0 else -WORST_NORMALISED_COST
     return min(float(lost / least), -WORST_NORMALISED_COST)
 
 
-def best_by_score(scores: Tensor, budget: int) -> Tensor:
-    """The slots [..., budget] that scores [..., n] alone would keep, without pins."""
+def best_by_score(scores: Tensor, budgets: Tensor) -> Tensor:
+    """The slots that scores [..., n] alone would keep, without pins.
+
+    Args:
+        budgets: integers [...].
+
+    Returns:
+        [..., largest budget], best first, then -1.
+    """
     valid = torch.ones_like(scores, dtype=torch.bool)
-    return ranking(scores, valid)[..., :budget]
+    order = ranking(scores, valid)[..., : int(budgets.max())]
+    place = torch.arange(order.shape[-1], device=order.device)
+    return order.masked_fill(place >= budgets[..., None], -1)

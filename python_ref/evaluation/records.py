@@ -30,7 +30,7 @@ class Run:
             context and question are compressed together.
         branch: which question is inside; None for all questions, after.
         method: the contestant's name; "full" is the whole cache.
-        fingerprint: of the contestant's weights, if it has any.
+        fingerprint: of the contestant's weights and of learned shares, as far as there are any.
         allocator: how heads share the budget.
         budget: as it was asked for, a fraction (float) or a count (int).
         sinks, recent: pins inside the budget.
@@ -78,7 +78,7 @@ class Record(Run):
 
     Attributes:
         n: entries before eviction.
-        kept: entries left in a head.
+        kept: entries left in a head, mean over heads, counted in the cache.
         questions: answered; a continuation counts as one.
         tokens: of all answers.
         metrics: means over the questions, or over the answers' tokens, by key.

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from python_ref.data.document import Branch, Document
+from python_ref.evaluation.allocation import UNIFORM
 from python_ref.evaluation.contestants import common_needs
-from python_ref.evaluation.eviction import Survivors, allocators, entries, evict
+from python_ref.evaluation.eviction import Survivors, entries, evict
 from python_ref.evaluation.metrics import TEXT_METRICS, answer_nll, exact_match, token_accuracy
 from python_ref.evaluation.plan import Plan
 from python_ref.evaluation.prefilled import Prefilled, prefill_document, prefill_further
@@ -118,7 +120,7 @@ class Sample:
         self.branches = item.document.branches
 
     def evaluate(self, runs: Sequence[Run]) -> list[Record]:
-        """The records of the runs; those that keep as many entries are measured together."""
+        """The records of the runs; those that keep as many entries alike are measured together."""
         by_name = {contestant.name: contestant for contestant in self.plan.contestants}
         scores = {
             name: by_name[name].score(self.item).float().cpu()
@@ -126,30 +128,34 @@ class Sample:
             if name != FULL
         }
         costs = {name: self._costs(ranked) for name, ranked in scores.items()}
-        by_size: dict[int, list[Run]] = {}
+        # Caches of one shape: the longest row of one allocator may be much longer than another's.
+        by_shape: dict[tuple[int, str], list[Run]] = {}
         for run in runs:
-            by_size.setdefault(entries(run.budget, self.n), []).append(run)
+            by_shape.setdefault((entries(run.budget, self.n), run.allocator), []).append(run)
         records: dict[Run, Record] = {}
-        for kept, same in by_size.items():
-            left = [self._evict(run, scores.get(run.method), kept) for run in same]
+        for (budget, allocator), same in by_shape.items():
+            left = [self._evict(run, scores.get(run.method), budget) for run in same]
             for run, survivors, metrics in zip(same, left, self._measure(left), strict=True):
                 if run.method != FULL:
                     metrics |= costs[run.method]
                     metrics |= self._losses(scores[run.method], survivors)
-                records[run] = self._record(run, kept, metrics)
+                if allocator != UNIFORM.name:
+                    metrics["longest"] = float(survivors.lengths.max())
+                records[run] = self._record(run, survivors, metrics)
         return [records[run] for run in runs]
 
-    def _record(self, run: Run, kept: int, metrics: dict[str, float]) -> Record:
+    def _record(self, run: Run, survivors: Survivors, metrics: dict[str, float]) -> Record:
+        lengths = survivors.lengths
         return Record(
             **dataclasses.asdict(run),
             n=self.n,
-            kept=kept,
+            kept=int(lengths.sum()) // lengths.numel(),
             questions=len(self.branches),
             tokens=sum(_answer_tokens(branch) for branch in self.branches),
             metrics=metrics,
         )
 
-    def _evict(self, run: Run, scores: Tensor | None, kept: int) -> Survivors:
+    def _evict(self, run: Run, scores: Tensor | None, budget: int) -> Survivors:
         item, plan = self.item, self.plan
         if scores is None:
             everything = torch.arange(self.n).expand(item.k.shape[:3])
@@ -158,10 +164,10 @@ class Sample:
             item.k,
             item.v,
             scores,
-            kept,
+            budget,
             sinks=plan.sinks,
             recent=plan.recent,
-            allocator=allocators()[run.allocator],
+            allocator=next(a for a in plan.allocators if a.name == run.allocator),
         )
 
     def _costs(self, scores: Tensor) -> dict[str, float]:
@@ -174,7 +180,7 @@ class Sample:
 
     def _losses(self, scores: Tensor, survivors: Survivors) -> dict[str, float]:
         """At one budget: of the ranking alone, and of what was really kept."""
-        alone = best_by_score(scores, survivors.kept.shape[-1])
+        alone = best_by_score(scores, survivors.lengths)
         return {
             "lost": relative_loss(self.item.utility, alone),
             "lost_pinned": relative_loss(self.item.utility, survivors.kept),
@@ -183,9 +189,8 @@ class Sample:
     def _measure(self, left: Sequence[Survivors]) -> list[dict[str, float]]:
         """Of the model's answers on each cache, means over the branches."""
         metric = self.item.document.metric
-        k = torch.stack([survivors.k for survivors in left], dim=1)
-        v = torch.stack([survivors.v for survivors in left], dim=1)
-        by_branch = [answers(self.model, k, v, self.n, branch) for branch in self.branches]
+        k, v, lengths = side_by_side(left)
+        by_branch = [answers(self.model, k, v, self.n, branch, lengths) for branch in self.branches]
         measured = []
         for found in zip(*by_branch, strict=True):
             metrics = {"nll": answer_nll(found), "token_accuracy": token_accuracy(found)}
@@ -194,13 +199,19 @@ class Sample:
             measured.append(metrics)
         if metric in TEXT_METRICS:
             for branch, row in zip(self.branches, by_branch, strict=True):
-                values = self._text_scores(k, v, branch, [answer.correct for answer in row])
+                right = [answer.correct for answer in row]
+                values = self._text_scores(k, v, lengths, branch, right)
                 for metrics, value in zip(measured, values, strict=True):
                     metrics[metric] = metrics.get(metric, 0.0) + value / len(self.branches)
         return measured
 
     def _text_scores(
-        self, k: Tensor, v: Tensor, branch: Branch, correct: Sequence[bool]
+        self,
+        k: Tensor,
+        v: Tensor,
+        lengths: Tensor | None,
+        branch: Branch,
+        correct: Sequence[bool],
     ) -> list[float]:
         """The document's metric of what the model says after a question, on each cache.
 
@@ -217,7 +228,8 @@ class Sample:
         if rows:
             limit, stop = branch.answer + SPARE_TOKENS, end_tokens(self.model)
             k, v = k[:, rows], v[:, rows]
-            said = generate(self.model, k, v, self.n, branch.question, limit, stop)
+            lengths = None if lengths is None else lengths[:, rows]
+            said = generate(self.model, k, v, self.n, branch.question, limit, stop, lengths)
             for i, ids in zip(rows, said, strict=True):
                 values[i] = score(self._decode(ids), references)
         return values
@@ -225,6 +237,19 @@ class Sample:
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text.strip()
+
+
+def side_by_side(left: Sequence[Survivors]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Caches as one batch: k, v [L, R, H, T, D], and lengths [L, R, H] unless no row is shorter."""
+    slots = max(survivors.kept.shape[-1] for survivors in left)
+
+    def padded(x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0, 0, slots - x.shape[2]))
+
+    k = torch.stack([padded(survivors.k) for survivors in left], dim=1)
+    v = torch.stack([padded(survivors.v) for survivors in left], dim=1)
+    lengths = torch.stack([survivors.lengths for survivors in left], dim=1)
+    return k, v, lengths if bool((lengths < slots).any()) else None
 
 
 def _answer_tokens(branch: Branch) -> int:

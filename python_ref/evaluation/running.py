@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from python_ref.data.document import Branch, Document
 from python_ref.decoder import Watcher, cache_layers, forward, watched
 from python_ref.evaluation.metrics import Answer, score_answer
+from python_ref.evaluation.ragged import ragged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,25 +35,32 @@ def extend(
 
 
 def answers(
-    model: PreTrainedModel, k: Tensor, v: Tensor, position: int, branch: Branch
+    model: PreTrainedModel,
+    k: Tensor,
+    v: Tensor,
+    position: int,
+    branch: Branch,
+    lengths: Tensor | None = None,
 ) -> list[Answer]:
-    """How the model does on a branch, directly after each of R caches of the same length.
+    """How the model does on a branch, directly after each of R caches.
 
     Args:
         k, v: [L, R, H, T, D].
         position: logical position of the branch's first token: the length of the context before
             any eviction.
         branch: one of the document's.
+        lengths: integers [L, R, H], how many of the T slots each row holds, padding after them; by
+            default all.
     """
     stop = len(branch.ids)
     # The logits of one token predict the next. A continuation has no token before its first.
     start = max(1, stop - branch.answer)
     target = torch.tensor(branch.ids[start:stop])
     result = []
-    for some_k, some_v in _batches(model, k, v, stop):
+    for some_k, some_v, some in _batches(model, k, v, stop, lengths):
         cache = _cache_of(model, some_k, some_v)
         ids = torch.tensor([branch.ids]).expand(some_k.shape[1], -1)
-        with torch.no_grad():
+        with torch.no_grad(), ragged(model, some, some_k.shape[3]):
             predicting = stop - start + 1
             logits = forward(model, ids, cache, position, predicting).logits[:, -predicting:-1]
         result += [score_answer(row.cpu(), target) for row in logits]
@@ -68,11 +76,12 @@ def generate(
     question: Sequence[int],
     tokens: int,
     stop: Sequence[int] = (),
+    lengths: Tensor | None = None,
 ) -> list[list[int]]:
-    """What greedy decoding says after a question, on each of R caches of the same length.
+    """What greedy decoding says after a question, on each of R caches.
 
     Args:
-        k, v, position: as `answers` takes them.
+        k, v, position, lengths: as `answers` takes them.
         question: at least one token.
         tokens: at most so many new tokens.
         stop: tokens that end a text and are not part of it.
@@ -81,8 +90,9 @@ def generate(
         The new tokens after each cache.
     """
     said: list[list[int]] = []
-    for some_k, some_v in _batches(model, k, v, len(question)):
-        said += _generate(model, some_k, some_v, position, question, tokens, stop)
+    for some_k, some_v, some in _batches(model, k, v, len(question), lengths):
+        with ragged(model, some, some_k.shape[3]):
+            said += _generate(model, some_k, some_v, position, question, tokens, stop)
     return said
 
 
@@ -113,16 +123,26 @@ def _generate(
 
 
 def _batches(
-    model: PreTrainedModel, k: Tensor, v: Tensor, tokens: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """As many of the caches at a time as fit, with the logits of so many tokens after each."""
+    model: PreTrainedModel, k: Tensor, v: Tensor, tokens: int, lengths: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """As many of the caches at a time as fit, with the logits of so many tokens after each.
+
+    They are as wide as their own longest row, and have lengths if a row is shorter.
+    """
     embeddings: Any = model.get_input_embeddings()
     vocabulary = embeddings.weight.shape[0]
     size = torch.finfo(model.dtype).bits // 8
     row = size * (k[:, 0].numel() + v[:, 0].numel() + tokens * vocabulary)
     rows = max(1, BATCH_BYTES // row)
     for first in range(0, k.shape[1], rows):
-        yield k[:, first : first + rows], v[:, first : first + rows]
+        own = slice(first, first + rows)
+        if lengths is None:
+            yield k[:, own], v[:, own], None
+            continue
+        held = lengths[:, own]
+        slots = int(held.max())
+        padded = bool((held < slots).any())
+        yield k[:, own, :, :slots], v[:, own, :, :slots], held if padded else None
 
 
 def _cache_of(model: PreTrainedModel, k: Tensor, v: Tensor) -> Any:

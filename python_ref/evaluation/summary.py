@@ -13,11 +13,12 @@ from python_ref.evaluation.records import FULL, Record
 from python_ref.evaluation.statistics import RESAMPLES, bootstrap_interval, wilson_interval
 
 Interval = tuple[float, float]
+UNIFORM = "uniform"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure: a metric of one method at one budget.
+    """One figure: a metric of one method at one budget, shared in one way.
 
     Attributes:
         method: as in the records.
@@ -30,6 +31,7 @@ class Cell:
         difference: value minus the reference's on the documents that both have; None for the
             reference itself and the whole cache.
         difference_interval: its 95% confidence interval, documents drawn in pairs.
+        allocator: as in the records; "uniform" for what does not depend on the budget.
     """
 
     method: str
@@ -42,6 +44,12 @@ class Cell:
     questions: int
     difference: float | None = None
     difference_interval: Interval | None = None
+    allocator: str = UNIFORM
+
+    @property
+    def label(self) -> str:
+        """The method, and how the budget was shared if not evenly."""
+        return self.method if self.allocator == UNIFORM else f"{self.method} + {self.allocator}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ class Summary:
         model, task, protocol, sinks, recent: what the records have in common.
         metric: a key of `metrics.METRICS`.
         primary: whether it is the metric that the task is about.
-        reference: the method that others are compared with; None if it is not among them.
+        reference: the label of the method that others are compared with; None if it is not among
+            them. It shares evenly, or as it first did where it never shared evenly.
         full: the whole cache; None for metrics that it has no value of.
         cells: all others.
     """
@@ -120,29 +129,43 @@ class _Table:
         self.metric = metric
         self.seed = seed
         self.resamples = resamples
-        self.columns: dict[tuple[str, str], list[Record]] = {}
+        self.columns: dict[tuple[str, str, str], list[Record]] = {}
         seen = set()
         for record in records:
-            budget = repr(record.budget) if metric.by_budget else ""
-            sample = (record.method, budget, record.document, record.branch)
+            budget, allocator = "", UNIFORM
+            if metric.by_budget:
+                budget, allocator = repr(record.budget), record.allocator
+            sample = (record.method, allocator, budget, record.document, record.branch)
             if metric.key in record.metrics and sample not in seen:
-                self.columns.setdefault((record.method, budget), []).append(record)
+                column = (record.method, allocator, budget)
+                self.columns.setdefault(column, []).append(record)
                 seen.add(sample)
-        methods = {method for method, _ in self.columns}
-        self.reference = reference if reference in methods else None
+        shared = [allocator for method, allocator, _ in self.columns if method == reference]
+        self.reference: str | None = None
+        self.rivals: dict[str, list[Record]] = {}
+        if shared:
+            how = UNIFORM if UNIFORM in shared else shared[0]
+            self.reference = reference if how == UNIFORM else f"{reference} + {how}"
+            for (method, allocator, budget), column_records in self.columns.items():
+                if (method, allocator) == (reference, how):
+                    self.rivals[budget] = column_records
 
     def cells(self) -> tuple[Cell | None, tuple[Cell, ...]]:
         """The whole cache's and all others."""
-        full = next((c for (m, _), c in self.columns.items() if m == FULL), None)
+        full = next((c for (m, _, _), c in self.columns.items() if m == FULL), None)
         cells = [
-            self._cell(records, full, self.columns.get((self.reference or "", budget)))
-            for (method, budget), records in self.columns.items()
+            self._cell(records, allocator, full, self.rivals.get(budget))
+            for (method, allocator, budget), records in self.columns.items()
             if method != FULL
         ]
-        return self._cell(full, None, None) if full else None, tuple(cells)
+        return self._cell(full, UNIFORM, None, None) if full else None, tuple(cells)
 
     def _cell(
-        self, records: list[Record], full: list[Record] | None, rival: list[Record] | None
+        self,
+        records: list[Record],
+        allocator: str,
+        full: list[Record] | None,
+        rival: list[Record] | None,
     ) -> Cell:
         first = records[0]
         sums = self._document_sums(records)
@@ -153,7 +176,7 @@ class _Table:
             same = [whole[document] for document in sums if document in whole]
             share = value / self._value(same) if same and self._value(same) else None
         difference = interval = None
-        if rival and first.method != self.reference:
+        if rival and rival is not records:
             difference, interval = self._difference(sums, self._document_sums(rival))
         return Cell(
             first.method,
@@ -166,6 +189,7 @@ class _Table:
             sum(r.questions for r in records),
             difference,
             interval,
+            allocator,
         )
 
     def _document_sums(self, records: Iterable[Record]) -> dict[str, tuple[float, float]]:

@@ -44,11 +44,11 @@ def caption(summary: Summary) -> str:
 def grid(summary: Summary) -> list[list[list[str]]]:
     """Rows of cells, each a list of lines; the first row and column are headings."""
     budgets = list(dict.fromkeys(cell.budget for cell in summary.cells))
-    by_place = {(cell.method, cell.budget): cell for cell in summary.cells}
+    by_place = {(cell.label, cell.budget): cell for cell in summary.cells}
     rows = [[["method"], *([budget_label(budget)] for budget in budgets)]]
-    for method in dict.fromkeys(cell.method for cell in summary.cells):
-        places = [by_place.get((method, budget)) for budget in budgets]
-        rows.append([[method], *(_lines(cell) for cell in places)])
+    for label in dict.fromkeys(cell.label for cell in summary.cells):
+        places = [by_place.get((label, budget)) for budget in budgets]
+        rows.append([[label], *(_lines(cell) for cell in places)])
     return rows
 
 

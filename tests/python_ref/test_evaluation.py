@@ -419,7 +419,7 @@ def test_costs_against_hand_computed_values():
     assert relative_cost(scores, utility, sinks=1, recent=1).item() == pytest.approx(
         (1 * 0.2 + 2 * 0.4 + 3 * 0.3 + 4 * 0.1) / (1 * 0.4 + 2 * 0.2 + 3 * 0.3 + 4 * 0.1)
     )
-    assert best_by_score(scores, 2).tolist() == [[3, 2]]
+    assert best_by_score(scores, torch.tensor([2])).tolist() == [[3, 2]]
     assert relative_loss(utility, torch.tensor([[3, 2]])) == pytest.approx(0.5 / 0.3)
     assert relative_loss(utility, torch.tensor([[0, 2]])) == pytest.approx(1.0)
     assert relative_loss(utility, torch.tensor([[0, 1, 2, 3]])) == 1.0

@@ -76,6 +76,33 @@ def test_a_proportion_has_wilsons_interval_and_a_paired_difference():
     assert high == pytest.approx(-0.1, abs=0.01)
 
 
+def test_ways_to_share_are_rows_of_their_own():
+    records = proportion_records()
+    for i in range(10):
+        shared = {"allocator": "pyramid", "cost": 1.1, "lost": 1.2, "longest": 180.0}
+        records.append(record("kvp", str(i), exact_match=float(i < 7), **shared))
+    by_name = by_metric(summarise(records, reference="kvp"))
+    exact = by_name["exact_match"]
+    assert exact.reference == "kvp"
+    assert [cell.label for cell in exact.cells] == ["kvp", "snapkv", "kvp + pyramid"]
+    kvp, _, pyramid = exact.cells
+    assert kvp.difference is None
+    assert pyramid.value == pytest.approx(0.7)
+    assert pyramid.difference == pytest.approx(0.1)
+    assert [row[0][0] for row in grid(exact)] == ["method", "kvp", "snapkv", "kvp + pyramid"]
+    # A ranking's cost over all budgets has nothing to share.
+    assert [cell.label for cell in by_name["cost"].cells] == ["kvp", "snapkv"]
+    assert [cell.label for cell in by_name["longest"].cells] == ["kvp + pyramid"]
+    assert json.loads(as_json([exact]))[0]["cells"][2]["allocator"] == "pyramid"
+    assert [c.value for c in curve(exact, "kvp + pyramid")] == [pytest.approx(0.7)]
+    # The reference may never have shared evenly.
+    alone = [r for r in records if r.allocator == "pyramid"]
+    alone.append(record("kvp", "0", exact_match=1.0, allocator="adakv"))
+    only = summarise(alone, reference="kvp")[0]
+    assert only.reference == "kvp + pyramid"
+    assert [cell.difference for cell in only.cells] == [None, 0.0]
+
+
 def test_pairs_are_documents():
     """Both methods vary from document to document, but by the same amount: no doubt is left."""
     records = []
