@@ -46,6 +46,12 @@ class AttentionCall:
         """G, the query heads that share a KV head."""
         return self.query.shape[1] // self.key.shape[1]
 
+    @property
+    def block_rows(self) -> int:
+        """Queries of a block: as many as fit, at least one."""
+        batch, query_heads = self.query.shape[:2]
+        return max(1, BLOCK_ELEMENTS // (batch * query_heads * self.key.shape[2]))
+
     def logit_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """Logits of the queries [start, stop), which index the rows of `query`.
 
@@ -53,13 +59,13 @@ class AttentionCall:
             (first query, logits [B, H, G, t, K]), -inf where a query does not see a key. K is as
             many of the keys as the block's queries can see at all.
         """
-        batch, query_heads, queries, dim = self.query.shape
+        batch, _, queries, dim = self.query.shape
         heads, keys = self.key.shape[1:3]
         offset = keys - queries
         stop = queries if stop is None else stop
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         key = self.key.to(dtype).mT
-        rows = max(1, BLOCK_ELEMENTS // (batch * query_heads * keys))
+        rows = self.block_rows
         for first in range(start, stop, rows):
             last = min(first + rows, stop)
             seen = offset + last

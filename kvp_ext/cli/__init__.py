@@ -17,6 +17,7 @@ from .eval import evaluate
 from .show import show
 from .trace import trace
 from .train import train_policy
+from .train_gate import train_gate
 
 app = typer.Typer(
     help="Learned eviction of KV-cache entries.",
@@ -88,6 +89,7 @@ def demo(
 
 app.command()(trace)
 app.command("train")(train_policy)
+app.command("train-gate")(train_gate)
 app.command("eval")(evaluate)
 app.command()(show)
 

@@ -118,7 +118,7 @@ def train_policy(
             console.print(f"resumed after step {done} of {recipe.steps}")
         elif resume:
             console.print(f"no checkpoint in {checkpoint}: starting at the beginning")
-        with _bar(console) as bar:
+        with progress_bar(console) as bar:
             task = bar.add_task("", total=recipe.steps, completed=done)
 
             def advance(phase: str, step: int, loss: float) -> None:
@@ -161,7 +161,8 @@ def _options(texts: list[str]) -> dict[str, Any]:
     return options
 
 
-def _bar(console: Console) -> Progress:
+def progress_bar(console: Console) -> Progress:
+    """A bar of steps, where there is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from python_ref.artifacts import replacing
 
@@ -39,22 +40,27 @@ class Row:
 class Log:
     """Appends rows to a CSV file, each written at once."""
 
-    def __init__(self, path: Path, step: int = 0) -> None:
+    def __init__(self, path: Path, step: int = 0, *, kind: type[Any] = Row) -> None:
         """Start a log, or go on with one after ``step``, dropping the rows after it.
 
+        Args:
+            path: of the file.
+            step: the last one whose row stays.
+            kind: dataclass of the rows; one of its fields is `step`.
+
         Raises:
-            ValueError: the file exists and ``step`` is 0, or it is no log.
+            ValueError: the file exists and ``step`` is 0, or it is no log of such rows.
         """
-        rows = read(path) if path.exists() and step else []
+        rows = read(path, kind=kind) if path.exists() and step else []
         if path.exists() and not step:
             raise ValueError(f"log: {path} exists, expected a new file or a resumed training")
         with replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(_NAMES)
+            writer.writerow(field.name for field in fields(kind))
             writer.writerows(_cells(row) for row in rows if row.step <= step)
         self._file = path.open("a", newline="", encoding="utf-8")
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Any) -> None:
         """Write one row."""
         csv.writer(self._file).writerow(_cells(row))
         self._file.flush()
@@ -71,28 +77,33 @@ class Log:
         self._file.close()
 
 
-_NAMES = [field.name for field in fields(Row)]
-
-
-def read(path: Path) -> list[Row]:
-    """The rows of a log.
+def read(path: Path, *, kind: type[Any] = Row) -> list[Any]:
+    """The rows of a log, of the class ``kind``.
 
     Raises:
         ValueError: something else, or a row cut short.
     """
     with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.reader(file))
-    if not lines or lines[0] != _NAMES:
-        raise ValueError(f"log: {path} does not begin with the columns {','.join(_NAMES)}")
+    columns = fields(kind)
+    names = [field.name for field in columns]
+    if not lines or lines[0] != names:
+        raise ValueError(f"log: {path} does not begin with the columns {','.join(names)}")
     rows = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            step, phase, *numbers = line
-            values = [float(n) if n else None for n in numbers]
-            rows.append(Row(int(step), phase, *values))  # type: ignore[arg-type]
-        except (ValueError, TypeError) as error:
+            values = [_value(f.type, cell) for f, cell in zip(columns, line, strict=True)]
+            rows.append(kind(*values))
+        except ValueError as error:
             raise ValueError(f"log: {path}, line {number} is malformed: {line}") from error
     return rows
+
+
+def _value(annotation: Any, cell: str) -> Any:
+    """A cell as its column's annotation says, which is text here."""
+    if annotation == "float | None" and not cell:
+        return None
+    return {"int": int, "str": str}.get(annotation, float)(cell)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
@@ -115,7 +126,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         axis = loss if i == 0 else loss.twinx()
         axis.spines.right.set_position(("outward", 75 * max(0, i - 1)))
         axis.plot(steps, losses, color=f"C{i}", alpha=0.3, lw=0.8)
-        axis.plot(steps, _smoothed(losses), color=f"C{i}")
+        axis.plot(steps, smoothed(losses), color=f"C{i}")
         axis.set_ylabel(f"loss: {phase}", color=f"C{i}")
     measured = [row for row in rows if row.dev_cost is not None]
     for name, label in (("dev_cost", "by score"), ("dev_cost_pinned", "sinks and recent first")):
@@ -134,7 +145,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def _smoothed(values: Sequence[float], decay: float = 0.9) -> list[float]:
+def smoothed(values: Sequence[float], decay: float = 0.9) -> list[float]:
     """Moving average, corrected for its start."""
     total, weight, result = 0.0, 0.0, []
     for value in values:
@@ -143,7 +154,7 @@ def _smoothed(values: Sequence[float], decay: float = 0.9) -> list[float]:
     return result
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Any) -> list[str]:
     """Six digits: a log is to be read, and thousands of steps stay small."""
     return [_cell(value) for value in asdict(row).values()]
 

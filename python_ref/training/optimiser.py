@@ -17,6 +17,13 @@ from python_ref.training.recipe import WARM_UP, Phase, Recipe
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
+def scheduled(step: int, steps: int, peak: float) -> float:
+    """Learning rate of ``step`` = 0, 1, ...: linear warm-up, then cosine to peak / 100."""
+    warm_up = max(1, min(WARM_UP, steps // 10))
+    cosine = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps))
+    return peak * min(1.0, (step + 1) / warm_up) * cosine
+
+
 class Optimiser:
     """Updates an agent during one phase and keeps the moving average of its weights.
 
@@ -40,11 +47,8 @@ class Optimiser:
         )
 
     def learning_rate(self, step: int) -> float:
-        """Of ``step`` = 0, 1, ...: linear warm-up, then cosine from the peak to a hundredth."""
-        steps, peak = self.phase.steps, self.phase.learning_rate
-        warm_up = max(1, min(WARM_UP, steps // 10))
-        cosine = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps))
-        return peak * min(1.0, (step + 1) / warm_up) * cosine
+        """Of ``step`` = 0, 1, ... of the phase, see ``scheduled``."""
+        return scheduled(step, self.phase.steps, self.phase.learning_rate)
 
     def gradient_norm(self) -> Tensor:
         """Norm [L, H] of each head's gradient."""
