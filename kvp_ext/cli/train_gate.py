@@ -76,6 +76,8 @@ def train_gate(
         raise ValueError(f"--lengths: got {span[1]}, expected at most --tokens {tokens}")
     if threads is not None:
         torch.set_num_threads(threads)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     recipe = GateRecipe(
         steps=steps,
         sequences=sequences,
