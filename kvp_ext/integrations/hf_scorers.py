@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from python_ref.methods import methods
+from python_ref.rope import output_grams, rope_of
 
 from ..eviction import score
 from ..policy import Policy
@@ -138,7 +139,14 @@ class MethodRanking(Ranking):
         self.options = dict(options)
         self.once = self.method.decode == "once"
         self.queries = self.method.window(self.options)
-        self.attaches = self.method.sees_queries
+        self.attaches = not {"q", "rope", "gram"}.isdisjoint(self.method.reads)
+        self._weights: dict[str, Any] = {}
+
+    def see(self, model: nn.Module) -> None:
+        """The rotary embedding, and what the output projections make of values."""
+        for name, take in (("rope", rope_of), ("gram", output_grams)):
+            if name in self.method.reads and name not in self._weights:
+                self._weights[name] = take(model)
 
     def numbers(self, layers: Sequence[LayerEntries], evictions: int) -> list[Tensor]:
         """One layer after another."""
@@ -149,11 +157,15 @@ class MethodRanking(Ranking):
         if "seed" in self.method.options:  # other noise in every layer, every time
             seed = options.get("seed", self.method.options["seed"])
             options["seed"] = seed + 7919 * evictions + entries.layer
+        weights = dict(self._weights)
+        if "gram" in weights:
+            weights["gram"] = weights["gram"][entries.layer]
         return self.method(
             k=entries.k,
             v=entries.v,
             pos=entries.pos,
             q=self._queries(entries, options),
+            **weights,
             **options,
         )
 

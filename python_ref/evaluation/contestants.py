@@ -20,19 +20,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import kvp_ext
 from kvp_ext.active import DEFAULT_POLICY
 from python_ref.agents import Agent
-from python_ref.attention import attention
-from python_ref.evaluation.prefilled import Needs, Prefilled, last
+from python_ref.evaluation.prefilled import Needs, Prefilled
 from python_ref.evaluation.records import FULL
 from python_ref.methods import methods
 from python_ref.model_info import ModelInfo
+from python_ref.rope import output_grams, rope_of
 from python_ref.training.traces import document_digest
 
 GEOMETRY = ("layers", "kv_heads", "head_dim_k", "head_dim_v")
@@ -147,15 +147,36 @@ def by_method(name: str, label: str | None = None, **options: Any) -> Contestant
         score, needs = _OWN[name](**options)
         return Contestant(label, score, needs)
     method = methods()[name]
-    needs = Needs(window=1 if method.sees_queries else 0)
-    return Contestant(label, lambda item: method(k=item.k, v=item.v, q=item.q, **options), needs)
+    if "pinned" in method.options:
+        options["pinned"] = False
+    weights = [(part, take) for part, take in _WEIGHTS.items() if part in method.reads]
+
+    def ranked(item: Prefilled) -> Tensor:
+        given = {part: _of_model(item.model, part, take) for part, take in weights}
+        return method(k=item.k, v=item.v, q=item.q, **given, **options)
+
+    return Contestant(label, ranked, Needs(window=method.window(options)))
+
+
+# What methods read of a model, computed once for each.
+_WEIGHTS: dict[str, Callable[[Any], Any]] = {"rope": rope_of, "gram": output_grams}
+_known: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _of_model(model: Any, part: str, take: Callable[[Any], Any]) -> Any:
+    parts = _known.setdefault(model, {})
+    if part not in parts:
+        parts[part] = take(model)
+    return parts[part]
 
 
 def method_options(name: str) -> dict[str, Any]:
     """The options of a method and their defaults."""
-    definition = _OWN[name] if name in _OWN else methods()[name].score
-    parameters = inspect.signature(definition).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "block"}
+    if name in _OWN:
+        parameters = inspect.signature(_OWN[name]).parameters.values()
+        return {p.name: p.default for p in parameters}
+    # Blocks do not change the result, and nobody's own pins count here.
+    return {k: v for k, v in methods()[name].options.items() if k not in ("block", "pinned")}
 
 
 def _options(name: str, text: str, given: dict[str, str]) -> dict[str, Any]:
@@ -168,11 +189,28 @@ def _options(name: str, text: str, given: dict[str, str]) -> dict[str, Any]:
             raise ValueError(f"method: {text!r} has option {key!r}, expected one of: {known}")
         if key == "pool" and value == "none":
             values[key] = 1
-        elif not value.isdecimal():
-            raise ValueError(f"method: {text!r} has {key}={value!r}, expected a whole number")
         else:
-            values[key] = int(value)
+            values[key] = _option(text, key, value, type(defaults[key]))
     return values
+
+
+def _option(text: str, key: str, value: str, kind: type) -> Any:
+    """An option's value, given as text, as one of its kind."""
+    if kind is str:
+        return value
+    if kind is bool:
+        if value in ("true", "false"):
+            return value == "true"
+        raise ValueError(f"method: {text!r} has {key}={value!r}, expected true or false")
+    try:
+        if kind is float:
+            return float(value)
+        if value.isdecimal():
+            return int(value)
+    except ValueError:
+        pass
+    expected = "a number" if kind is float else "a whole number"
+    raise ValueError(f"method: {text!r} has {key}={value!r}, expected {expected}")
 
 
 # ---- methods that take something else than keys, values and the last queries -------------------
@@ -209,17 +247,8 @@ def _snapkv(window: int = 64, pool: int = 5) -> tuple[Scorer, Needs]:
         raise ValueError(f"window: got {window}, expected at least 1")
     if pool < 1 or pool % 2 == 0:
         raise ValueError(f"pool: got {pool}, expected 'none' or an odd number")
-    return partial(_snapkv_votes, window=window, pool=pool), Needs(window=window)
-
-
-def _snapkv_votes(item: Prefilled, window: int, pool: int) -> Tensor:
-    """[L, H, n]: mean over the window's queries, pooled, mean over the group (arXiv 2404.14469)."""
-    scores = []
-    for q, k in zip(last(item.q, window), item.k, strict=True):
-        votes = attention(q, k).mean(dim=2)  # [H, G, n]
-        votes = F.avg_pool1d(votes, pool, stride=1, padding=pool // 2)
-        scores.append(votes.mean(dim=1))
-    return torch.stack(scores)
+    ranked = partial(methods()["snapkv"], window=window, kernel=pool, pinned=False)
+    return lambda item: ranked(k=item.k, q=item.q), Needs(window=window)
 
 
 _OWN: dict[str, Callable[..., tuple[Scorer, Needs]]] = {
@@ -232,7 +261,8 @@ _OWN: dict[str, Callable[..., tuple[Scorer, Needs]]] = {
 
 def common_needs(contestants: Sequence[Contestant]) -> Needs:
     """What a prefill keeps that serves all of them."""
+    windows = [c.needs.window for c in contestants]
     return Needs(
-        window=max((c.needs.window for c in contestants), default=0),
+        window=None if None in windows else max((w for w in windows if w is not None), default=0),
         received=any(c.needs.received for c in contestants),
     )

@@ -23,11 +23,11 @@ class Needs:
     """What a prefill has to keep for the methods that will score it.
 
     Attributes:
-        window: queries of so many last tokens.
+        window: queries of so many last tokens; None for all.
         received: the attention that every entry received.
     """
 
-    window: int = 0
+    window: int | None = 0
     received: bool = False
 
 
@@ -43,6 +43,7 @@ class Prefilled:
         k, v: [L, H, n, D] keys after RoPE and raw values.
         q: [L, H G, min(n, window), D] queries after RoPE of the last tokens, scaled so that
             q . k / sqrt(D) are the model's logits.
+        model: that was run; methods may read its weights.
         received: [L, H, n] fp32, the attention that each entry received from all queries of the
             prefill, mean over the group's query heads; zeros unless asked for.
         utility: [L, H, n] fp32, what the branches will attend to; only an oracle may look.
@@ -54,6 +55,7 @@ class Prefilled:
     q: Tensor
     received: Tensor
     utility: Tensor
+    model: PreTrainedModel
 
 
 class _Watch:
@@ -92,7 +94,7 @@ def prefill_document(
     watch = _Watch(needs)
     k, v = prefill(model, document.context, watcher=watch)
     utility = branch_utility(model, k, v, document.branches)
-    return Prefilled(document, k, v, *watch.result(), utility)
+    return Prefilled(document, k, v, *watch.result(), utility, model)
 
 
 def prefill_further(
@@ -112,9 +114,9 @@ def prefill_further(
         total[..., :n] += received
         received = total
     utility = branch_utility(model, k, v, document.branches)
-    return Prefilled(document, k, v, q, received, utility)
+    return Prefilled(document, k, v, q, received, utility, model)
 
 
-def last(x: Tensor, count: int) -> Tensor:
-    """The last `count` entries of x [..., T, D], or all of them if there are fewer."""
-    return x[..., max(0, x.shape[-2] - count) :, :]
+def last(x: Tensor, count: int | None) -> Tensor:
+    """The last `count` entries of x [..., T, D], or all of them if there are fewer, or for None."""
+    return x if count is None else x[..., max(0, x.shape[-2] - count) :, :]

@@ -10,15 +10,31 @@ it is in the prefill. ``Method.sees_queries`` tells.
 
 from __future__ import annotations
 
-from . import h2o, keydiff, knorm, lagkv, oracle, random, snapkv, streaming_llm, tova
+from . import (
+    capkv,
+    expected_attention,
+    h2o,
+    keydiff,
+    knorm,
+    lagkv,
+    laprox,
+    oracle,
+    random,
+    snapkv,
+    streaming_llm,
+    tova,
+)
 from .method import Method, methods
 
 __all__ = [
     "Method",
+    "capkv",
+    "expected_attention",
     "h2o",
     "keydiff",
     "knorm",
     "lagkv",
+    "laprox",
     "methods",
     "oracle",
     "random",

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..rope import Rope
+
 QUERY_INPUTS = frozenset({"q", "future_q"})
 
 _REGISTRY: dict[str, Method] = {}
@@ -66,12 +68,16 @@ class Method:
         q: Tensor | None = None,
         future_q: Tensor | None = None,
         future_k: Tensor | None = None,
+        rope: Rope | None = None,
+        gram: Tensor | None = None,
         valid: Tensor | None = None,
         **options: object,
     ) -> Tensor:
         """Score the entries of one or many layers and sequences.
 
-        Padding is taken out before scoring and does not influence any score.
+        Padding is taken out before scoring and does not influence any score. So is an entry with a
+        NaN or infinity in its key or value, if the method reads them; it scores NaN, which ranks
+        below all numbers. A query that has one counts as zero.
 
         Args:
             k: [..., H, T, Dk] post-RoPE keys. Always needed, for its shape.
@@ -80,6 +86,8 @@ class Method:
             q: [..., H G, Tq, Dk] post-RoPE queries of the last Tq slots.
             future_q: [..., H G, F, Dk] post-RoPE queries of the F tokens after the cache.
             future_k: [..., H, F, Dk] their keys.
+            rope: the model's rotary embedding.
+            gram: [..., H G, Dv, Dv] of ``rope.output_grams``; leading dimensions broadcast.
             valid: bool, shaped like pos; by default the entries with pos >= 0.
             **options: of the method.
 
@@ -87,8 +95,7 @@ class Method:
             [..., H, T] float32, NaN at padding.
 
         Raises:
-            ValueError: a tensor that the method reads is missing, or a method that reads queries
-                is applied where the heads of a sequence hold different slots.
+            ValueError: something that the method reads is missing.
         """
         heads, slots = k.shape[-3:-1]
         rows, lead = k.shape[:-1], k.shape[:-3]
@@ -97,23 +104,33 @@ class Method:
         pos = _per_head(pos, rows)
         valid = pos >= 0 if valid is None else _per_head(valid, rows)
         row = torch.arange(math.prod(lead) * heads).reshape(*lead, heads)
-        given = {"k": k, "v": v, "pos": pos, "q": q, "row": row}
+        given: dict[str, Any] = {"k": k, "v": v, "pos": pos, "q": q, "row": row, "rope": rope}
         given |= {"future_q": future_q, "future_k": future_k}
+        given["gram"] = None if gram is None else gram.expand(*lead, *gram.shape[-3:])
 
         def sequences(x: Tensor) -> Tensor:
             """The leading dimensions as one: [S, ...]."""
             return x.reshape(math.prod(lead), *x.shape[len(lead) :])
 
-        inputs = {}
+        shared, inputs = {}, {}
         for name in self.reads:
             x = given[name]
             if x is None:
-                raise ValueError(
-                    f"{name}: got None, expected a tensor, because {self.name} reads it"
-                )
-            inputs[name] = sequences(x)
+                kind = "the model's" if name in ("rope", "gram") else "a tensor"
+                raise ValueError(f"{name}: got None, expected {kind}, because {self.name} reads it")
+            if name == "rope":
+                shared[name] = x
+            else:
+                inputs[name] = sequences(x)
+        for name in {"k", "v"}.intersection(inputs):
+            valid = valid & given[name].isfinite().all(dim=-1)
+        for name in QUERY_INPUTS.intersection(inputs):
+            finite = inputs[name].isfinite().all(dim=-1, keepdim=True)
+            inputs[name] = inputs[name].masked_fill(~finite, 0)
         scores = [
-            self._score_sequence({name: x[s] for name, x in inputs.items()}, slot_valid, options)
+            self._score_sequence(
+                {name: x[s] for name, x in inputs.items()}, slot_valid, {**shared, **options}
+            )
             for s, slot_valid in enumerate(sequences(valid))
         ]
         return torch.stack(scores).reshape(rows) if scores else k.new_empty(rows).float()
@@ -121,22 +138,23 @@ class Method:
     def _score_sequence(
         self, inputs: dict[str, Tensor], valid: Tensor, options: dict[str, object]
     ) -> Tensor:
-        """Scores [H, T] of one sequence, whose heads hold the slots valid [H, T]."""
+        """Scores [H, T] of one sequence, whose heads hold the slots valid [H, T].
+
+        Heads that hold different slots are scored one by one, each with its own group's queries.
+        """
         heads, slots = valid.shape
         scores = torch.full(valid.shape, torch.nan, dtype=torch.float32, device=valid.device)
         if bool((valid == valid[:1]).all()):
             groups = [slice(0, heads)]
-        elif self.sees_queries:
-            raise ValueError(
-                "valid: got different slots in the heads of a sequence, expected the same, because "
-                f"{self.name} reads queries"
-            )
         else:
             groups = [slice(h, h + 1) for h in range(heads)]
         for group in groups:
             slot = valid[group.start].nonzero().squeeze(-1)
             if len(slot) > 0:
-                dense = {n: _without_padding(n, x, group, slot, slots) for n, x in inputs.items()}
+                dense = {
+                    name: _without_padding(name, _of_heads(x, group, heads), slot, slots)
+                    for name, x in inputs.items()
+                }
                 scores[group, slot] = self.score(**dense, **options).to(torch.float32)
         return scores
 
@@ -148,15 +166,19 @@ def _per_head(x: Tensor, rows: torch.Size) -> Tensor:
     return x.expand(rows)
 
 
-def _without_padding(name: str, x: Tensor, heads: slice, slot: Tensor, slots: int) -> Tensor:
-    """One input of a sequence of ``slots`` slots, for some heads, at the slots given."""
+def _of_heads(x: Tensor, group: slice, heads: int) -> Tensor:
+    """The part of x [H, ...] or [H G, ...] that belongs to some of the KV heads."""
+    each = x.shape[0] // heads
+    return x[group.start * each : group.stop * each]
+
+
+def _without_padding(name: str, x: Tensor, slot: Tensor, slots: int) -> Tensor:
+    """One input of a sequence of ``slots`` slots at the slots given."""
     if name in ("k", "v", "pos"):
-        return x[heads][:, slot]
+        return x[:, slot]
     if name == "q":
         first = slots - x.shape[1]
         return x[:, slot[slot >= first] - first]
-    if name == "row":
-        return x[heads]
     return x
 
 
@@ -172,7 +194,8 @@ def method(
 
     The function scores one sequence of one layer without padding: k [H, n, Dk], v [H, n, Dv],
     pos [H, n], q [H G, Tq, Dk] (the last Tq entries' queries), future_q [H G, F, Dk],
-    future_k [H, F, Dk], row [H] (a number for each row of the cache) -> [H, n], higher = keep.
+    future_k [H, F, Dk], gram [H G, Dv, Dv], row [H] (a number for each row of the cache), rope
+    -> [H, n], higher = keep.
     Arguments with a default are the method's options. The other arguments are those of ``Method``.
     """
 

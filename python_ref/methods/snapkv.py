@@ -22,6 +22,7 @@ def snapkv(
     kernel: int = 5,
     pooling: str = "avg",
     reduction: str = "mean",
+    pinned: bool = True,
 ) -> Tensor:
     """Attention from the last ``window`` queries, pooled over neighbours; the window pinned.
 
@@ -34,6 +35,7 @@ def snapkv(
         kernel: width of the pooling, odd.
         pooling: "avg", "max" or "none".
         reduction: over the window: "mean", or "sum" as in the original code.
+        pinned: whether the window is kept in any case; otherwise it is ranked like all others.
     """
     n = k.shape[1]
     window = min(window, n)
@@ -46,7 +48,7 @@ def snapkv(
     if kernel < 1 or kernel % 2 == 0:
         raise ValueError(f"kernel: got {kernel}, expected an odd number")
     scores = k.new_zeros(k.shape[:-1], dtype=torch.promote_types(k.dtype, torch.float32))
-    prefix = n - window
+    prefix = n - window if pinned else n
     if prefix > 0 and window > 0:
         weights = attention(q[:, q.shape[1] - window :], k)[..., :prefix]
         votes = weights.mean(dim=2) if reduction == "mean" else weights.sum(dim=2)
@@ -55,4 +57,4 @@ def snapkv(
         elif pooling == "max":
             votes = F.max_pool1d(votes, kernel, stride=1, padding=kernel // 2)
         scores[:, :prefix] = votes.mean(dim=1)
-    return pin_last(scores, window)
+    return pin_last(scores, window) if pinned else scores

@@ -1,5 +1,8 @@
+import dataclasses
+
 import pytest
 import torch
+from helpers import assert_same
 from integrations.tiny_models import CONFIGS, make_model, make_policy, random_ids
 
 import kvp_ext
@@ -16,6 +19,7 @@ from python_ref.evaluation.contestants import (
 from python_ref.evaluation.eviction import entries, evict, parse_budget
 from python_ref.evaluation.prefilled import Needs, prefill_document
 from python_ref.methods import methods
+from python_ref.rope import output_grams, rope_of
 from python_ref.selection import pinned_entries
 
 N = 90
@@ -103,8 +107,32 @@ def test_random_differs_between_documents_and_seeds(item):
     assert torch.equal(scores, contestant("random:seed=0").score(item))
     assert not torch.equal(scores, contestant("random:seed=1").score(item))
     other = Document("other", item.document.context, item.document.branches)
-    moved = type(item)(other, item.k, item.v, item.q, item.received, item.utility)
+    moved = dataclasses.replace(item, document=other)
     assert not torch.equal(scores, by_method("random").score(moved))
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("capkv", {}),
+        ("capkv:form=plain,horizon=32", {"form": "plain", "horizon": 32}),
+        (
+            "expected_attention:covariance=false,epsilon=0.01",
+            {"covariance": False, "epsilon": 0.01},
+        ),
+        ("laprox:window=8,grouping=rms", {"window": 8, "grouping": "rms", "pinned": False}),
+    ],
+)
+def test_methods_that_read_the_models_weights(item, text, options):
+    mine = contestant(text)
+    method = methods()[text.partition(":")[0]]
+    assert mine.needs == Needs(window=method.window(options))
+    weights = {"rope": rope_of(item.model), "gram": output_grams(item.model)}
+    given = {name: x for name, x in weights.items() if name in method.reads}
+    expected = method(k=item.k, v=item.v, q=item.q, **given, **options)
+    scores = mine.score(item)
+    assert_same(scores, expected)
+    assert not scores.isnan().any()
 
 
 def test_the_oracle_is_the_utility(item):
@@ -148,16 +176,21 @@ def test_all_means_the_policy_and_every_method():
     assert [c.name for c in found] == ["kvp", *methods(), "snapkv:pool=7"]
     assert contestants(["full"]) == []
     assert found[0].fingerprint
-    assert common_needs(found) == Needs(window=64, received=True)
+    assert common_needs(found) == Needs(window=None, received=True)
+    assert common_needs(contestants(["snapkv", "tova", "h2o"])) == Needs(64, received=True)
     assert common_needs(contestants(["keydiff"])) == Needs()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("snapvk", r"method: got 'snapvk', expected one of kvp, kvp:FILE, h2o, .*snapkv"),
+        ("snapvk", r"method: got 'snapvk', expected one of kvp, kvp:FILE, capkv, .*snapkv"),
         ("snapkv:pol=3", r"'snapkv:pol=3' has option 'pol', expected one of: window, pool"),
         ("knorm:pool=3", r"has option 'pool', expected one of: none"),
+        ("capkv:tau=much", r"has tau='much', expected a number"),
+        ("capkv:greedy=1", r"has greedy='1', expected true or false"),
+        ("laprox:window=-1", r"has window='-1', expected a whole number"),
+        ("laprox:pinned=true", r"has option 'pinned', expected one of: window, kernel"),
         ("snapkv:pool=four", r"has pool='four', expected a whole number"),
         ("snapkv:pool", r"has pool='', expected a whole number"),
         ("snapkv:pool=4", r"pool: got 4, expected 'none' or an odd number"),
