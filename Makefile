@@ -22,7 +22,7 @@ RECIPE := --objective regression:700 --objective exact:2500,marked_weight=4,lear
 
 .DEFAULT_GOAL := help
 .PHONY: help build browser demo test test-quick compat lint format bench cuda sanitize lock traces policies \
-  results ablation clean
+  calibrated results ablation clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -103,11 +103,17 @@ traces: build ## What SmolLM2 computes on the training documents (45 minutes on 
 	$(BIN)/kvp-ext trace --source needles --source ruler=0.5 --source dialogue --source novel=0.5 \
 	  --source essay=0.5 --split dev --seed 7 --count 28 --answer-share 0 --out $(TRACES)/dev
 
-policies: traces ## The three policies that the package ships, from the traces (10 minutes each)
+policies: traces ## The policies that the package ships, from the traces (10 minutes each)
 	$(call train,smollm2-135m-instruct,--traces $(TRACES)/ruler --traces $(TRACES)/text \
 	  --traces $(TRACES)/needles)
 	$(call train,smollm2-135m-instruct-ruler,--traces $(TRACES)/ruler --traces $(TRACES)/needles)
 	$(call train,smollm2-135m-instruct-dialogue,--traces $(TRACES)/text --kind dialogue)
+	$(MAKE) calibrated
+
+calibrated: build ## The default policy with its scores on one scale, and its heads' shares (8 minutes)
+	$(BIN)/kvp-ext trace --source ruler --source dialogue --count 52 --seed 11 --out $(TRACES)/calibration
+	$(BIN)/kvp-ext calibrate smollm2-135m-instruct --traces $(TRACES)/calibration \
+	  --out kvp_ext/policies/smollm2-135m-instruct-calibrated.safetensors
 
 ablation: build ## docs/ablation.md: objectives, inputs, seeds and tasks, on the traces
 	$(BIN)/python bench/ablation.py --traces $(TRACES)

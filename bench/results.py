@@ -38,8 +38,11 @@ BASELINES = (
     "random",
     "oracle",
 )
+# A calibrated policy ranks the entries of a head as the one that it was made from.
 POLICIES = tuple(
-    "kvp" if name == DEFAULT_POLICY else f"kvp:{name}" for name in sorted(kvp_ext.policies())
+    "kvp" if name == DEFAULT_POLICY else f"kvp:{name}"
+    for name in sorted(kvp_ext.policies())
+    if not name.endswith("-calibrated")
 )
 BUDGETS = (0.5, 0.25, 0.125, 0.0625)
 

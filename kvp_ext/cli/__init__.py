@@ -13,6 +13,7 @@ from rich.table import Table
 import kvp_ext
 
 from ..active import DEFAULT_POLICY
+from .calibrate import calibrate
 from .eval import evaluate
 from .show import show
 from .trace import trace
@@ -69,7 +70,10 @@ def info(
         "weights": f"{p.parameters:,} in {heads} heads, {p.packed().nbytes / 1e6:.1f} MB packed",
         "cost": f"{2 * matrices / 1e3:,.1f} kFLOP per token and head",
     }
-    for key, value in (rows | {k: str(v) for k, v in p.provenance.items()}).items():
+    told = dict(p.provenance)
+    if "shares" in told:
+        told["shares"] = f"learned for {', '.join(told['shares'])} kept"
+    for key, value in (rows | {k: str(v) for k, v in told.items()}).items():
         table.add_row(key, escape(value))
     console.print(table)
 
@@ -90,6 +94,7 @@ def demo(
 app.command()(trace)
 app.command("train")(train_policy)
 app.command("train-gate")(train_gate)
+app.command()(calibrate)
 app.command("eval")(evaluate)
 app.command()(show)
 

@@ -43,18 +43,18 @@ def ranking_costs(
     """
     ratios = []
     for trace in traces:
-        scores = _scores(score, trace, max(trace.splits), layers, device)
+        scores = trace_scores(score, trace, max(trace.splits), layers, device)
         for n, utility in zip(trace.splits, trace.utilities, strict=True):
             utility = utility[layers].to(device)
             if length_aware:
-                scores = _scores(score, trace, n, layers, device)
+                scores = trace_scores(score, trace, n, layers, device)
             own = scores[..., :n]
             both = [relative_cost(own, utility), relative_cost(own, utility, sinks, recent)]
             ratios.append(torch.stack(both))
     return torch.stack(ratios, dim=1)
 
 
-def _scores(
+def trace_scores(
     score: Score, trace: Trace, n: int, layers: slice, device: torch.device | str
 ) -> Tensor:
     """Scores [L, H, n] of the first n tokens of a trace, a block of tokens at a time."""
