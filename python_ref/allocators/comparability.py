@@ -9,13 +9,18 @@ from __future__ import annotations
 SPANS = ("row", "layer", "model")
 
 # The widest span in which a method's scores are on one scale. Attention weights are: each is a
-# share of what a query looks at. So are noise and positions, though they say nothing of worth. A
-# cosine to the head's mean, a key's norm and LagKV's normalised deviations are scales of the head.
+# share of what a query looks at; LaProx divides a layer's by their sum for this purpose; times the
+# size of a value they are within a layer. So are noise and positions, though they say nothing of
+# worth. A cosine to the head's mean, a key's norm, CapKV's weights, which are relative to the
+# head's largest, and LagKV's normalised deviations are scales of the head.
 COMPARABLE = {
+    "capkv": "row",
+    "expected_attention": "layer",
     "h2o": "model",
     "keydiff": "row",
     "knorm": "row",
     "lagkv": "row",
+    "laprox": "model",
     "oracle": "model",
     "random": "model",
     "snapkv": "model",

@@ -50,8 +50,9 @@ class Fit:
     """How well scores tell the log-utility.
 
     Attributes:
-        r2: share of the variance explained, over all entries of all heads and contexts.
-        r2_within: of the variance within rows.
+        r2: share of the variance explained, over all entries of all heads and contexts; 0 where
+            there is none.
+        r2_within: of the variance within rows, likewise.
         rank_all: Spearman's correlation with the utility of all entries of a context together,
             whatever their head; mean over contexts.
         rank_within: the same within rows; mean over rows and contexts.
@@ -171,36 +172,28 @@ def _covariance(x: Tensor, y: Tensor) -> Tensor:
 
 def measure(contexts: Sequence[Context]) -> Fit:
     """How well the scores of contexts tell the log-utility; every document counts alike."""
-    weights = torch.tensor([c.weight for c in contexts], dtype=torch.float64)
-    weights = weights / weights.sum()
-    level = sum(w * c.target.double().mean() for w, c in zip(weights, contexts, strict=True))
-    rows = []
-    for c in contexts:
-        target, error = c.target.double(), c.scores.double() - c.target.double()
-        rows.append(
-            [
-                error.square().mean(),
-                (target - level).square().mean(),
-                _covariance(error, error).mean(),
-                _covariance(target, target).mean(),
-                _spearman(c.scores.flatten(), c.target.flatten()),
-                torch.stack(
-                    [
-                        _spearman(s, y)
-                        for s, y in zip(c.scores.flatten(0, 1), c.target.flatten(0, 1), strict=True)
-                    ]
-                ).mean(),
-            ]
-        )
-    error, total, inside, spread, together, within = weights @ torch.tensor(
-        rows, dtype=torch.float64
-    )
+    weights = sum(c.weight for c in contexts)
+
+    def mean(of: Callable[[Tensor, Tensor], Tensor]) -> float:
+        values = (c.weight * of(c.scores.double(), c.target.double()).item() for c in contexts)
+        return sum(values) / weights
+
+    level = mean(lambda s, y: y.mean())
+    error = mean(lambda s, y: (s - y).square().mean())
+    spread = mean(lambda s, y: (y - level).square().mean())
+    error_within = mean(lambda s, y: _covariance(s - y, s - y).mean())
+    spread_within = mean(lambda s, y: _covariance(y, y).mean())
     return Fit(
-        r2=1 - (error / total).item(),
-        r2_within=1 - (inside / spread).item(),
-        rank_all=together.item(),
-        rank_within=within.item(),
+        r2=1 - error / spread if spread else 0.0,
+        r2_within=1 - error_within / spread_within if spread_within else 0.0,
+        rank_all=mean(lambda s, y: _spearman(s.flatten(), y.flatten())),
+        rank_within=mean(lambda s, y: _row_spearman(s.flatten(0, 1), y.flatten(0, 1)).mean()),
     )
+
+
+def _row_spearman(x: Tensor, y: Tensor) -> Tensor:
+    """Rank correlation of the rows of x [rows, n] and y [rows, n], [rows]."""
+    return torch.stack([_spearman(a, b) for a, b in zip(x, y, strict=True)])
 
 
 def _spearman(x: Tensor, y: Tensor) -> Tensor:
