@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from python_ref.gates.hidden import attention_modules
+
 
 def uses(cache: object, kwargs: dict[str, Any]) -> bool:
     """Whether a forward uses this cache; the argument is renamed in transformers 5.24."""
@@ -49,16 +51,6 @@ def rows_differ(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             if isinstance(rows, Tensor) and rows.dim() == dims and rows.shape[0] > 1:
                 return not bool((rows == rows[:1]).all())
     return False
-
-
-def attention_modules(model: nn.Module) -> list[Any]:
-    """The modules that read and write the cache: the innermost ones that know their layer."""
-    known = [module for module in model.modules() if hasattr(module, "layer_idx")]
-    return [
-        module
-        for module in known
-        if not any(hasattr(inner, "layer_idx") for inner in module.modules() if inner is not module)
-    ]
 
 
 def calls(

@@ -17,6 +17,8 @@ from python_ref.methods import methods
 from python_ref.rope import output_grams, rope_of
 
 from ..eviction import score
+from ..gates import RetentionGate
+from ..gates import score as gate_score
 from ..policy import Policy
 
 
@@ -186,6 +188,41 @@ class MethodRanking(Ranking):
         return None if entries.queries is None else entries.queries[:, :, have - wanted :]
 
 
+class GateRanking(Ranking):
+    """A retention gate: log beta of a token stays with it, what is left of it falls with time."""
+
+    once = hidden = attaches = True
+
+    def __init__(self, gate: RetentionGate) -> None:
+        self.gate = gate
+
+    def see(self, model: nn.Module) -> None:
+        """Checks that the gate is for such a model."""
+        config: Any = model.config
+        text = config.get_text_config()
+        sizes = {
+            "layers": text.num_hidden_layers,
+            "kv_heads": text.num_key_value_heads,
+            "model_dim": text.hidden_size,
+        }
+        for name, size in sizes.items():
+            if getattr(self.gate, name) != size:
+                raise ValueError(
+                    f"scorer is a gate for {name} {getattr(self.gate, name)}, expected {size} as "
+                    "in the model's configuration"
+                )
+        self.gate.to(next(model.parameters()).device)
+
+    @torch.no_grad()
+    def observe(self, layer: int, hidden: Tensor) -> Tensor:
+        """Log beta of new tokens."""
+        return self.gate.layer_log_beta(layer, hidden).float()
+
+    def scores(self, numbers: Tensor, pos: Tensor, now: Tensor) -> Tensor:
+        """What will be left at the next token."""
+        return gate_score(numbers[None], pos[None], now - 1)[0]
+
+
 def method_scorer(name: str, **options: Any) -> Ranking:
     """A method of `python_ref.methods` as the `scorer` of a `KVPCache`.
 
@@ -204,14 +241,17 @@ def method_scorer(name: str, **options: Any) -> Ranking:
     return MethodRanking(name, options)
 
 
-def ranking_of(scorer: Scorer | Ranking | str) -> Ranking:
+def ranking_of(scorer: Scorer | Ranking | RetentionGate | str) -> Ranking:
     """What the `scorer` argument of a `KVPCache` stands for."""
     if isinstance(scorer, Ranking):
         return scorer
     if isinstance(scorer, str):
         return method_scorer(scorer)
+    if isinstance(scorer, RetentionGate):
+        return GateRanking(scorer)
     if not callable(scorer):
         raise TypeError(
-            f"scorer is {scorer!r}, expected the name of a method, method_scorer(…) or a callable"
+            f"scorer is {scorer!r}, expected the name of a method, method_scorer(…), a retention "
+            "gate or a callable"
         )
     return FunctionRanking(scorer)

@@ -36,6 +36,7 @@ except ModuleNotFoundError as error:
 from python_ref.allocators import allocators
 
 from ..active import active_policy, load_policy
+from ..gates import RetentionGate
 from ..policy import Policy
 from .hf_buffers import Extent
 from .hf_entries import Entries
@@ -76,7 +77,8 @@ class KVPCache(Cache):
         policy: a `Policy`, or the name or path of one; by default the active one
             (`kvp_ext.use`) at the time of this call.
         scorer: what ranks instead of a policy: the name of a method of `python_ref.methods`,
-            `method_scorer(name, **options)`, or a `Scorer` of your own.
+            `method_scorer(name, **options)`, a retention gate (`kvp_ext.gates.load_gate`), or a
+            `Scorer` of your own.
         allocator: how the rows of a sequence share their budgets, by its name in
             `python_ref.allocators`. All but "uniform" leave rows of different length, `budget` on
             average, and need `attach`.
@@ -112,7 +114,7 @@ class KVPCache(Cache):
         budget: int | float,
         *,
         policy: Policy | str | None = None,
-        scorer: Scorer | Ranking | str | None = None,
+        scorer: Scorer | Ranking | RetentionGate | str | None = None,
         allocator: str = "uniform",
         sinks: int = 4,
         recent: int = 16,
@@ -591,7 +593,7 @@ def _check_geometry(policy: Policy, config: PretrainedConfig) -> None:
 def _check_options(
     budget: int | float,
     policy: Policy | str | None,
-    scorer: Scorer | Ranking | str | None,
+    scorer: Scorer | Ranking | RetentionGate | str | None,
     allocator: str,
     mode: str,
     interval: int | None,

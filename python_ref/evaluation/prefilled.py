@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from python_ref.attention_call import AttentionCall
 from python_ref.data.document import Document
 from python_ref.decoder import prefill
 from python_ref.evaluation.running import check_attends_to_everything, extend
+from python_ref.gates.hidden import hidden_states
 from python_ref.training.traces import branch_utility
 
 if TYPE_CHECKING:
@@ -25,10 +28,12 @@ class Needs:
     Attributes:
         window: queries of so many last tokens; None for all.
         received: the attention that every entry received.
+        hidden: the hidden states of every token.
     """
 
     window: int | None = 0
     received: bool = False
+    hidden: bool = False
 
 
 ALL_NEEDS = Needs(window=64, received=True)
@@ -43,6 +48,7 @@ class Prefilled:
         k, v: [L, H, n, D] keys after RoPE and raw values.
         q: [L, H G, min(n, window), D] queries after RoPE of the last tokens, scaled so that
             q . k / sqrt(D) are the model's logits.
+        hidden: [L, n, model_dim] what the attention blocks got; no tokens unless asked for.
         model: that was run; methods may read its weights.
         received: [L, H, n] fp32, the attention that each entry received from all queries of the
             prefill, mean over the group's query heads; zeros unless asked for.
@@ -55,6 +61,7 @@ class Prefilled:
     q: Tensor
     received: Tensor
     utility: Tensor
+    hidden: Tensor
     model: PreTrainedModel
 
 
@@ -65,6 +72,16 @@ class _Watch:
         self.needs = needs
         self.queries: list[Tensor] = []
         self.received: list[Tensor] = []
+        self.hidden: list[Tensor] = []
+
+    @contextmanager
+    def of(self, model: PreTrainedModel) -> Iterator[_Watch]:
+        """While the model runs; the watch itself goes to it as a watcher."""
+        if not self.needs.hidden:
+            yield self
+            return
+        with hidden_states(model, lambda _, hidden: self.hidden.append(hidden[0])):
+            yield self
 
     def __call__(self, call: AttentionCall) -> None:
         query = last(call.query[0], self.needs.window)
@@ -77,9 +94,11 @@ class _Watch:
                 total[:, : weights.shape[-1]] += weights.sum(dim=1).float()
         self.received.append(total)
 
-    def result(self) -> tuple[Tensor, Tensor]:
-        """q and received of all layers."""
-        return torch.stack(self.queries), torch.stack(self.received)
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, received and hidden of all layers."""
+        empty = torch.empty(len(self.queries), 0, 0)
+        hidden = torch.stack(self.hidden) if self.hidden else empty
+        return torch.stack(self.queries), torch.stack(self.received), hidden
 
 
 def prefill_document(
@@ -91,10 +110,11 @@ def prefill_document(
         ValueError: the model has a sliding window that is shorter than the document.
     """
     check_attends_to_everything(model, document)
-    watch = _Watch(needs)
-    k, v = prefill(model, document.context, watcher=watch)
+    with _Watch(needs).of(model) as watch:
+        k, v = prefill(model, document.context, watcher=watch)
+    q, received, hidden = watch.result()
     utility = branch_utility(model, k, v, document.branches)
-    return Prefilled(document, k, v, *watch.result(), utility, model)
+    return Prefilled(document, k, v, q, received, utility, hidden, model)
 
 
 def prefill_further(
@@ -105,16 +125,17 @@ def prefill_further(
     if document.context[:n] != item.document.context:
         return prefill_document(model, document, needs)
     check_attends_to_everything(model, document)
-    k, v, q, received = item.k, item.v, item.q, item.received
+    k, v, q, received, hidden = item.k, item.v, item.q, item.received, item.hidden
     if rest := document.context[n:]:
-        watch = _Watch(needs)
-        k, v = extend(model, k, v, rest, watch)
-        new_q, total = watch.result()
+        with _Watch(needs).of(model) as watch:
+            k, v = extend(model, k, v, rest, watch)
+        new_q, total, new_hidden = watch.result()
+        hidden = torch.cat([hidden, new_hidden], dim=1)
         q = last(torch.cat([q, new_q], dim=2), needs.window)
         total[..., :n] += received
         received = total
     utility = branch_utility(model, k, v, document.branches)
-    return Prefilled(document, k, v, q, received, utility, model)
+    return Prefilled(document, k, v, q, received, utility, hidden, model)
 
 
 def last(x: Tensor, count: int | None) -> Tensor:

@@ -11,6 +11,8 @@ from kvp_ext.integrations import hf_eviction, hf_scorers
 from kvp_ext.integrations.transformers import KVPCache, method_scorer
 from python_ref.allocators import allocators
 from python_ref.decoder import prefill
+from python_ref.gates.gate import RetentionGate, score
+from python_ref.gates.hidden import hidden_states
 from python_ref.methods import methods
 from python_ref.rope import output_grams, rope_of
 from python_ref.selection import select
@@ -427,3 +429,68 @@ def test_a_rotary_embedding_that_is_not_llamas_is_refused():
     cache = KVPCache(model.config, 16, scorer="tova")
     with cache.attach(model), pytest.raises(ValueError, match="queries of layer . cannot be had"):
         forward(model, ids_of(30), cache)
+
+
+# ---- retention gates ---------------------------------------------------------------------------
+
+
+def gate_for(model, seed=0):
+    config = model.config
+    gate = RetentionGate(
+        LAYERS, config.num_key_value_heads, config.hidden_size, width=16, bias=2.0,
+        generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    with torch.no_grad():
+        gate.last_weight.mul_(20)  # untrained ones hardly tell tokens apart
+    return gate
+
+
+@pytest.mark.parametrize("allocator", ["uniform", "model"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "phi3", "gemma2"])
+def test_a_gate_bounds_the_cache_by_what_is_left_of_every_token(family, allocator):
+    """At every eviction those stay whose beta^age is largest, over the model or in each row."""
+    model = make(family)
+    gate, ids = gate_for(model), ids_of(110)
+    cache = KVPCache(
+        model.config, 16, scorer=gate, allocator=allocator, sinks=0, recent=0, interval=4
+    )
+    with cache.attach(model):
+        logits, evictions = run(model, ids, cache, [50, *[1] * 20, 20, *[1] * 20])
+    assert [seen for seen, _ in evictions] == [50, 54, 58, 62, 66, 70, 90, 94, 98, 102, 106]
+    assert_as_masked(model, ids, logits, evictions)
+
+    # The first eviction, from the hidden states of a plain forward.
+    hidden = {}
+    with hidden_states(model, hidden.__setitem__), torch.no_grad():
+        model(ids[:, :50], use_cache=False)
+    full = [i for i, layer in enumerate(cache.layers) if not layer.is_sliding]
+    log_beta = gate.log_beta(torch.stack([hidden[i] for i in range(LAYERS)]))[full]
+    scores = score(log_beta, torch.arange(50), 49)
+    rules = {"pos": torch.arange(50), "sinks": 0, "recent": 0}
+    if allocator == "model":
+        heads = model.config.num_key_value_heads
+        expected = select(scores, 16 * len(full) * heads, mode="model", **rules)
+    else:
+        expected = select(scores, 16, **rules)
+    for layer, want in zip(full, expected.kept[:, 0], strict=True):
+        for held, wanted in zip(evictions[0][1][layer], want, strict=True):
+            assert_same(held[held >= 0], wanted[wanted >= 0])
+
+
+def test_gates_of_other_models_and_late_ones_are_refused():
+    model, other = make("llama"), gate_for(make("qwen2"))
+    cache = KVPCache(model.config, 16, scorer=other)
+    with pytest.raises(ValueError, match="gate for kv_heads 1, expected 2"), cache.attach(model):
+        pass
+    cache = KVPCache(model.config, 16, scorer=gate_for(model))
+    with pytest.raises(RuntimeError, match=r"reads more of the model.*cache\.attach"):
+        forward(model, ids_of(20), cache)
+    plain = KVPCache(model.config, 16, scorer=by_hash)
+    forward(model, ids_of(20), plain)
+    with pytest.raises(ValueError, match="reads hidden states as they come"):
+        plain.fork(scorer=gate_for(model))
+    with cache.attach(model):
+        forward(model, ids_of(20), cache)
+    twin = cache.fork(budget=8)
+    assert twin.evict()
+    assert cache.lengths.max() == 20
