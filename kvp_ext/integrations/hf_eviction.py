@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from python_ref.allocators import allocate
+from python_ref.allocators import Allocator, allocate
 from python_ref.budgets import budget_from_ratio
 
 from ..eviction import evict_
@@ -26,7 +26,7 @@ class Rule:
 
     budget: int | float
     policy: Policy | None
-    allocator: str
+    allocator: Allocator
     sinks: int
     recent: int
     mode: Any
@@ -89,7 +89,7 @@ def evict_storage(storage: Storage, ranking: Ranking, rule: Rule, evictions: int
         return None
     keys, values = zip(*(layer.used() for layer in layers), strict=True)
     # One call scores, selects and compacts, unless the budgets wait for the scores.
-    fused = rule.allocator == "uniform" and rule.policy is not None
+    fused = rule.allocator.name == "uniform" and rule.policy is not None
     numbers: list[Tensor] | None = None
     scores: list[Tensor] | None = None
     if not fused:
@@ -138,7 +138,7 @@ def evict_storage(storage: Storage, ranking: Ranking, rule: Rule, evictions: int
 def _too_many(held: Tensor, averages: Sequence[int], rule: Rule) -> bool:
     """Whether a sequence holds more entries `[L, B, H]` than its rows may on average."""
     limit = torch.tensor(averages)[None, :, None]
-    if rule.allocator == "uniform":
+    if rule.allocator.name == "uniform":
         return bool((held > limit).any())
     return bool((held.sum((0, 2)) > limit[0, :, 0] * held.shape[0] * held.shape[2]).any())
 
@@ -174,7 +174,7 @@ def _budgets(
 ) -> int | Tensor:
     """What `evict_` takes as its budget: of all rows, or of every row of the model."""
     heads = pos[0].shape[1]
-    if rule.allocator == "uniform":
+    if rule.allocator.name == "uniform":
         if len(set(averages)) == 1:
             return averages[0]
         per_layer = torch.tensor(averages, dtype=torch.int32, device=pos[0].device)
@@ -197,7 +197,7 @@ def _budgets(
     if rule.mode == "union":
         if bool((budgets != budgets[..., :1]).any()):
             raise ValueError(
-                f"mode is 'union' and the allocator {rule.allocator!r} gave the heads of a layer "
+                f"mode is 'union' and the allocator {rule.allocator.name!r} gave the heads of a layer "
                 "different budgets, expected mode='per_head'"
             )
         budgets = budgets[..., 0]

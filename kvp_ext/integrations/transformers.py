@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from python_ref.allocators import allocators
+from python_ref.allocators import Allocator, allocators, learned_shares
 
 from ..active import active_policy, load_policy
 from ..gates import RetentionGate
@@ -79,9 +79,10 @@ class KVPCache(Cache):
         scorer: what ranks instead of a policy: the name of a method of `python_ref.methods`,
             `method_scorer(name, **options)`, a retention gate (`kvp_ext.gates.load_gate`), or a
             `Scorer` of your own.
-        allocator: how the rows of a sequence share their budgets, by its name in
-            `python_ref.allocators`. All but "uniform" leave rows of different length, `budget` on
-            average, and need `attach`.
+        allocator: how the rows of a sequence share their budgets: an allocator of
+            `python_ref.allocators` or its name, or "share" for the shares that came with the
+            policy. All but "uniform" leave rows of different length, `budget` on average, and need
+            `attach`.
         sinks, recent: first and last entries of a row that are always kept.
         mode: "per_head", or "union": all heads of a layer keep the same tokens, and have to get
             the same budget.
@@ -115,7 +116,7 @@ class KVPCache(Cache):
         *,
         policy: Policy | str | None = None,
         scorer: Scorer | Ranking | RetentionGate | str | None = None,
-        allocator: str = "uniform",
+        allocator: Allocator | str = "uniform",
         sinks: int = 4,
         recent: int = 16,
         mode: Literal["per_head", "union"] = "per_head",
@@ -133,6 +134,7 @@ class KVPCache(Cache):
             policy = active_policy() if policy is None else load_policy(policy)
         if isinstance(policy, Policy):
             _check_geometry(policy, config)
+        chosen = allocators().get(allocator) if isinstance(allocator, str) else allocator
         self._config = config
         self._options: dict[str, Any] = {
             "budget": budget,
@@ -153,6 +155,7 @@ class KVPCache(Cache):
         else:
             assert scorer is not None
             self._ranking = ranking_of(scorer)
+        self._allocator = chosen or _shares_of(policy)
         self._attached = False
         self._extent = Extent(seen=0, headroom=headroom or interval or 128)
         self._entries = Entries(self._extent)
@@ -233,9 +236,9 @@ class KVPCache(Cache):
                 "this cache has seen padding, so it has to see the attention mask of every "
                 f"forward: {remedy}"
             )
-        if self._options["allocator"] != "uniform" or self._entries.ragged:
+        if self._allocator.name != "uniform" or self._entries.ragged:
             raise RuntimeError(
-                f"the allocator {self._options['allocator']!r} leaves rows of different length, "
+                f"the allocator {self._allocator.name!r} leaves rows of different length, "
                 f"which need a mask for each head: {remedy}"
             )
         if self._ranking.attaches:
@@ -274,8 +277,8 @@ class KVPCache(Cache):
         return bool(stored >= self._rule().average(self._extent.seen) + interval)
 
     def _rule(self) -> Rule:
-        names = ("budget", "policy", "allocator", "sinks", "recent", "mode", "backend")
-        return Rule(**{name: self._options[name] for name in names})
+        names = ("budget", "policy", "sinks", "recent", "mode", "backend")
+        return Rule(allocator=self._allocator, **{name: self._options[name] for name in names})
 
     def _storage(self) -> Storage:
         return Storage(self._evicting, len(self.layers), self._entries, self._queries)
@@ -573,6 +576,17 @@ def _window(query_window: int | str) -> int | None:
     return query_window
 
 
+def _shares_of(policy: Policy | str | None) -> Allocator:
+    """The allocator that a calibrated policy carries."""
+    table = policy.provenance.get("shares") if isinstance(policy, Policy) else None
+    if table is None:
+        raise ValueError(
+            "allocator is 'share', which needs a policy that carries shares: one made by "
+            "kvp-ext calibrate"
+        )
+    return learned_shares(table)
+
+
 def _check_geometry(policy: Policy, config: PretrainedConfig) -> None:
     """Refuses a policy made for another model before a prompt is read, not after."""
     text = config.get_text_config()
@@ -594,7 +608,7 @@ def _check_options(
     budget: int | float,
     policy: Policy | str | None,
     scorer: Scorer | Ranking | RetentionGate | str | None,
-    allocator: str,
+    allocator: Allocator | str,
     mode: str,
     interval: int | None,
     headroom: int | None,
@@ -609,8 +623,9 @@ def _check_options(
         raise ValueError(f"budget is {budget}, expected an int of at least 1 or a float in (0, 1]")
     if policy is not None and scorer is not None:
         raise ValueError("both policy and scorer are given, expected one of them")
-    if allocator not in allocators():
-        raise ValueError(f"allocator is {allocator!r}, expected one of {', '.join(allocators())}")
+    if not isinstance(allocator, Allocator) and allocator not in (*allocators(), "share"):
+        known = ", ".join([*allocators(), "share"])
+        raise ValueError(f"allocator is {allocator!r}, expected one of {known}, or an Allocator")
     if mode not in ("per_head", "union"):
         raise ValueError(
             f"mode is {mode!r}, expected 'per_head' or 'union'; a budget shared by the whole model "

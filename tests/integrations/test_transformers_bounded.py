@@ -9,7 +9,7 @@ from integrations.tiny_models import CACHE, forward
 from kvp_ext import Policy
 from kvp_ext.integrations import hf_eviction, hf_scorers
 from kvp_ext.integrations.transformers import KVPCache, method_scorer
-from python_ref.allocators import allocators
+from python_ref.allocators import allocators, learned_shares
 from python_ref.decoder import prefill
 from python_ref.gates.gate import RetentionGate, score
 from python_ref.gates.hidden import hidden_states
@@ -173,6 +173,29 @@ def test_padded_batches_compute_what_their_sequences_compute_alone(family, alloc
                 held = together.positions[layer, row, head]
                 mine = cache.positions[layer, 0, head]
                 assert_same(held[held >= 0], mine[mine >= 0])
+
+
+def test_shares_that_come_with_a_policy():
+    model = make("llama")
+    plain = policy_for(model)
+    table = {"0.25": [[0.5, 1.0], [1.5, 0.5], [1.0, 1.5]]}
+    policy = Policy(plain.folded, provenance={"shares": table})
+    cache = KVPCache(
+        model.config, 20, policy=policy, allocator="share", sinks=1, recent=2, interval=4
+    )
+    ids = ids_of(100)
+    with cache.attach(model):
+        logits, evictions = run(model, ids, cache, [80, *[1] * 20])
+    assert_as_masked(model, ids, logits, evictions)
+    kept = (evictions[0][1] >= 0).sum(-1)
+    assert kept.tolist() == [[10, 20], [30, 10], [20, 30]]
+    with pytest.raises(ValueError, match="'share', which needs a policy that carries shares"):
+        KVPCache(model.config, 20, policy=plain, allocator="share")
+    same = KVPCache(model.config, 20, policy=plain, allocator=learned_shares(table), recent=2)
+    with same.attach(model):
+        forward(model, ids[:, :80], same)
+        same.evict()
+    assert same.kept_counts[:, 0].tolist() == kept.tolist()
 
 
 def test_generate_with_unequal_rows():
