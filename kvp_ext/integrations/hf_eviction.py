@@ -197,8 +197,8 @@ def _budgets(
     if rule.mode == "union":
         if bool((budgets != budgets[..., :1]).any()):
             raise ValueError(
-                f"mode is 'union' and the allocator {rule.allocator.name!r} gave the heads of a layer "
-                "different budgets, expected mode='per_head'"
+                f"mode is 'union' and the allocator {rule.allocator.name!r} gave the heads of a "
+                "layer different budgets, expected mode='per_head'"
             )
         budgets = budgets[..., 0]
     return budgets.to(torch.int32)
