@@ -1,7 +1,8 @@
 """What eviction costs a real model: its answers after part of the cache is gone.
 
 One prefill per document serves all methods and budgets. Entries are removed, never masked; what
-follows runs on the smaller cache at the logical positions it would have had.
+follows runs on the smaller cache at the logical positions it would have had. Where heads keep
+different counts, rows are padded to the longest and do not see the padding.
 
 metrics       what an answer is worth
 ranking_cost  what a ranking loses of the attention to come
