@@ -14,15 +14,22 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc cmake -type f 2>/dev/
 # The oldest transformers that pyproject.toml promises, with what it needs.
 OLDEST_TRANSFORMERS := transformers==4.56.0 tokenizers==0.22.0 huggingface-hub==0.34.4
 
+# kvpress and what it pins.
+COMPARED := .compat/kvpress
+
 TRACES := build/traces
 # Trains policy $(1) on traces $(2): the recipe of docs/training.md.
 train = rm -f docs/training/$(1).csv && $(BIN)/kvp-ext train $(2) --dev $(TRACES)/dev $(RECIPE) --every 1000 \
   --out kvp_ext/policies/$(1).safetensors --log docs/training/$(1).csv --plot docs/training/$(1).png
 RECIPE := --objective regression:700 --objective exact:2500,marked_weight=4,learning_rate=1e-3
 
+# The sequences and the recipe of the shipped gate, see docs/gates.md.
+GATE := --source needles=2 --source ruler --source dialogue --source novel=0.5 --source essay=0.5 \
+  --tokens 288 --lengths 192:256 --capacity 36 --steps 160 --lr 2e-3 --width 128 --bias 8
+
 .DEFAULT_GOAL := help
-.PHONY: help build browser demo test test-quick compat lint format bench cuda sanitize lock traces policies \
-  calibrated results ablation clean
+.PHONY: help build browser demo test test-quick compat lint format bench cuda sanitize lock traces policies gate \
+  calibrated parity results ablation clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -63,7 +70,17 @@ compat: build ## Test the transformers integration on the oldest version promise
 	  --disable-pip-version-check --no-deps --target .compat/oldest $(OLDEST_TRANSFORMERS)
 	PYTHONPATH=.compat/oldest $(BIN)/pytest tests/integrations \
 	  tests/python_ref/test_decoder.py tests/python_ref/test_training_traces.py \
-	  tests/python_ref/test_evaluation_ragged.py -m "not model"
+	  tests/python_ref/test_evaluation_ragged.py tests/python_ref/test_gates.py \
+	  tests/python_ref/test_gates_loss.py -m "not model"
+
+$(COMPARED)/packages.stamp: requirements/parity.txt
+	test -x $(COMPARED)/bin/python || $(PYTHON) -m venv $(COMPARED)
+	$(COMPARED)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/parity.txt
+	touch $@
+
+parity: $(COMPARED)/packages.stamp ## Scores of kvpress on the same inputs, in an environment of its own
+	PYTHONPATH=.:tests $(COMPARED)/bin/python -m pytest -q tests/parity --noconftest -c /dev/null \
+	  --rootdir tests/parity -p no:cacheprovider
 
 lint: build ## ruff, mypy and clang-format
 	$(BIN)/ruff check .
@@ -115,6 +132,11 @@ calibrated: build ## The default policy with its scores on one scale, and its he
 	$(BIN)/kvp-ext trace --source ruler --source dialogue --count 52 --seed 11 --out $(TRACES)/calibration
 	$(BIN)/kvp-ext calibrate smollm2-135m-instruct --traces $(TRACES)/calibration \
 	  --out kvp_ext/policies/smollm2-135m-instruct-calibrated.safetensors
+
+gate: build ## The retention gate that the package ships (30 minutes on 2 cores)
+	rm -f docs/training/smollm2-135m-instruct-gate.csv
+	$(BIN)/kvp-ext train-gate $(GATE) --out kvp_ext/gates/smollm2-135m-instruct.safetensors \
+	  --log docs/training/smollm2-135m-instruct-gate.csv --plot docs/training/smollm2-135m-instruct-gate.png
 
 ablation: build ## docs/ablation.md: objectives, inputs, seeds and tasks, on the traces
 	$(BIN)/python bench/ablation.py --traces $(TRACES)
