@@ -11,7 +11,7 @@ import kvp_ext
 from python_ref.allocators import allocators
 from python_ref.data.document import Branch, Document
 from python_ref.decoder import forward
-from python_ref.evaluation import running
+from python_ref.evaluation import runner, running
 from python_ref.evaluation.allocation import (
     UNIFORM,
     Allocation,
@@ -146,14 +146,22 @@ def test_capped_logits_and_learned_sinks_stay_what_they_are(family):
 def test_the_models_own_attention_comes_back(llama):
     lengths = torch.full((3, 1, 2), 5)
     before = llama.config._attn_implementation
+    k, v = torch.randn(2, 3, 1, 2, 9, 16)
+
+    @torch.no_grad()
+    def logits():
+        return forward(llama, torch.tensor([[3, 7]]), running._cache_of(llama, k, v), 20).logits
+
     with ragged(llama, None, 9):
         assert llama.config._attn_implementation == before
     with ragged(llama, lengths, 9):
         inside = llama.config._attn_implementation
         assert inside != before
-        with ragged(llama, lengths, 8):
-            pass
+        outer = logits()
+        with ragged(llama, lengths + 1, 9):
+            assert (logits() - outer).abs().max() > 1e-3
         assert llama.config._attn_implementation == inside
+        assert torch.equal(logits(), outer)
     assert llama.config._attn_implementation == before
     with pytest.raises(ArithmeticError), ragged(llama, lengths, 9):
         raise ArithmeticError
@@ -218,19 +226,40 @@ def test_records_of_every_allocator(model):
     assert lost["uniform"] == 1.0
 
 
-def test_generated_text_on_unequal_rows(llama):
-    """The metric of what is said, where the first answer is wrong and has to be generated."""
-    left = cached(llama, "model")
-    k, v, lengths = side_by_side([left])
-    said = generate(llama, k, v, N, (5, 9, 2), 10, (), lengths)[0]
+def test_generated_text_on_unequal_rows(llama, monkeypatch):
+    """What is right from the first token on need not be said, and the others keep their rows."""
     item = prefill_document(llama, DOCUMENT)
-    scores = unequal_scores(item)
+    rankings = [unequal_scores(item, seed) for seed in range(3)]
+    caches = [cached(llama, "model", seed=seed) for seed in range(3)]
+    said = []
+    for cache in caches:
+        k, v, lengths = side_by_side([cache])
+        said.append(generate(llama, k, v, N, (5, 9, 2), 9, (), lengths)[0])
+    first = [tokens[0] for tokens in said]
+    (right,) = (i for i in range(3) if first.count(first[i]) == 1)
+    others = [cache.lengths for i, cache in enumerate(caches) if i != right]
+    assert not torch.equal(*others)
+    asked = []
+
+    def watched(model, k, v, position, question, tokens, stop, lengths):
+        asked.append(lengths)
+        return generate(model, k, v, position, question, tokens, stop, lengths)
+
+    monkeypatch.setattr(runner, "generate", watched)
     (knorm,) = contestants(["knorm"])
-    ranked = dataclasses.replace(knorm, score=lambda item: scores)
-    branches = (Branch((5, 9, 2, 7, 1), 2, references=(f"w{said[8]}.", "never")),)
+    ranked = [
+        dataclasses.replace(knorm, name=f"by {i}", score=lambda item, scores=scores: scores)
+        for i, scores in enumerate(rankings)
+    ]
+    rules = {"sinks": 1, "recent": 2, "allocators": [allocation("model")]}
+    plan = Plan("tiny", ranked, (17,), **rules)
+    branches = (Branch((5, 9, 2, first[right]), 1),)
     document = Document("test", CONTEXT, branches, metric="string_match")
-    plan = Plan("tiny", [ranked], (17,), sinks=1, recent=2, allocators=[allocation("model")])
-    assert run(llama, plan, document)[1].metrics["string_match"] == 0.5
+    found = run(llama, plan, document)[1:]
+    expected = [float(first[right] in tokens) for tokens in said]
+    assert [r.metrics["string_match"] for r in found] == expected
+    (rows,) = (lengths for lengths in asked if lengths is not None)
+    assert torch.equal(rows, torch.stack(others, dim=1))
 
 
 def test_losses_of_unequal_rows_are_measured_against_equal_ones():
