@@ -10,7 +10,7 @@ from ..rope import Rope
 from .method import method, pin_first
 
 
-@method("expected_attention", sinks=4)
+@method("expected_attention", sinks=4, compares="layer")
 def expected_attention(
     *,
     k: Tensor,

@@ -9,7 +9,7 @@ from ..attention import attention_received
 from .method import method
 
 
-@method("h2o")
+@method("h2o", compares="model")
 def h2o(*, k: Tensor, q: Tensor, block: int = 256) -> Tensor:
     """Attention received, per query that could see the entry; mean over the group.
 

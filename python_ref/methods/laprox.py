@@ -25,7 +25,7 @@ def output_norm(v: Tensor, gram: Tensor) -> Tensor:
     return squared.clamp(min=0).sqrt()
 
 
-@method("laprox", recent=32, queries="window")
+@method("laprox", recent=32, queries="window", compares="model")
 def laprox(
     *,
     k: Tensor,

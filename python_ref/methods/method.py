@@ -34,6 +34,10 @@ class Method:
         decode: how it can run while a model decodes: "once", the score of an entry never changes;
             "again", from what the cache holds and the queries since the last eviction; or "", not
             at all.
+        compares: the widest span in which its scores are on one scale, so that rows may compete
+            for a budget by them: a "row", a "layer" or the "model". Attention weights are on one
+            in the whole model, each a share of what a query looks at; a distance to the head's
+            mean or a norm of its keys is a scale of the head.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Method:
     recent: int
     queries: int | str | None
     decode: str
+    compares: str
 
     @property
     def sees_queries(self) -> bool:
@@ -189,6 +194,7 @@ def method(
     recent: int = 0,
     queries: int | str | None = None,
     decode: str = "again",
+    compares: str = "row",
 ) -> Callable[[Callable[..., Tensor]], Method]:
     """Register a scoring function; the arguments without a default are the tensors it reads.
 
@@ -205,7 +211,7 @@ def method(
         options = {
             p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty
         }
-        made = Method(name, score, reads, options, sinks, recent, queries, decode)
+        made = Method(name, score, reads, options, sinks, recent, queries, decode, compares)
         object.__setattr__(made, "__doc__", inspect.getdoc(score))
         _REGISTRY[name] = made
         return made

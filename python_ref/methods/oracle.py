@@ -9,7 +9,7 @@ from ..utility import utility
 from .method import method
 
 
-@method("oracle", decode="")
+@method("oracle", decode="", compares="model")
 def oracle(*, k: Tensor, future_q: Tensor, future_k: Tensor, block: int = 256) -> Tensor:
     """a_i of ``utility.utility``: the group attention that each entry will receive.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from .method import method
 
 
-@method("random")
+@method("random", compares="model")
 def random(*, k: Tensor, row: Tensor, seed: int = 0) -> Tensor:
     """Uniform noise in [0, 1), the same on every device.
 

@@ -13,7 +13,7 @@ POOLINGS = ("avg", "max", "none")
 REDUCTIONS = ("mean", "sum")
 
 
-@method("snapkv", recent=64, queries="window")
+@method("snapkv", recent=64, queries="window", compares="model")
 def snapkv(
     *,
     k: Tensor,

@@ -7,7 +7,7 @@ from torch import Tensor
 from .method import method, pin_first
 
 
-@method("streaming_llm", sinks=4)
+@method("streaming_llm", sinks=4, compares="model")
 def streaming_llm(*, pos: Tensor, sinks: int = 4) -> Tensor:
     """Recency; the first ``sinks`` entries pinned. Exact for positions below 2^24."""
     return pin_first(pos.float(), sinks)

@@ -9,7 +9,7 @@ from ..attention import attention
 from .method import method
 
 
-@method("tova", queries=1)
+@method("tova", queries=1, compares="model")
 def tova(*, k: Tensor, q: Tensor) -> Tensor:
     """Attention of the last query, averaged over all query heads of the layer.
 
