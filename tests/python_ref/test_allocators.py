@@ -107,6 +107,9 @@ def test_adakv_shares_inside_a_layer():
     assert bool((budgets.sum(-1) == 200).all())
     # 0.2 of the even part and 0.8 of what it wins: the floor of one entry aside.
     assert torch.equal(budgets[0, 0], torch.tensor([179, 21]))
+    # Pins of 20 are safe: 0.2 of 100 and 0.8 of 20, and of the 160 entries that are won.
+    pinned = allocate("adakv", scores, 100, sinks=4, recent=16)
+    assert torch.equal(pinned[0, 0], torch.tensor([164, 36]))
     even = allocate("adakv", scores, 100, sinks=0, recent=0, safeguard=1.0)
     assert bool((even == 100).all())
 

@@ -268,3 +268,16 @@ def test_heads_that_look_at_few_entries_get_fewer():
         return utility.gather(-1, budgets[:, 0, :, None] - 1).sum().item()
 
     assert kept(budgets) > kept(torch.full_like(budgets, 16)) + 0.1
+
+
+def test_entries_that_must_be_kept_to_reach_others_count():
+    """Head 0 ranks eight useless entries before eight good ones; head 1 is steady and better."""
+    folded = policy()
+    trace = made_trace(64, 0)
+    ranked = scores_by(folded, trace).argsort(dim=-1, descending=True).argsort(dim=-1)
+    worth = torch.zeros(H, 64)
+    worth[0, 8:16] = 0.010
+    worth[1, :16] = 0.006
+    trace.utilities = (worth.expand(L, H, 64).gather(-1, ranked),)
+    table = learn_shares(folded, [trace], sinks=0, recent=0, ratios=(1 / 12,))
+    assert table[str(1 / 12)] == [[0.0, 3.0, 0.0]] * L
