@@ -53,13 +53,15 @@ UNIFORM = Allocation("uniform", allocators()["uniform"])
 
 
 def allocations(texts: Sequence[str]) -> list[Allocation]:
-    """The allocations that `texts` name, each once; "all" is every allocator and "share".
+    """The allocations that `texts` name, each once; "all" is every allocator, "uniform" first, and
+    "share".
 
     Errors as for `allocation`.
     """
     names: dict[str, None] = {}
     for text in texts:
-        names.update(dict.fromkeys([*allocators(), "share"] if text == "all" else [text]))
+        every = [UNIFORM.name, *allocators(), "share"]
+        names.update(dict.fromkeys(every if text == "all" else [text]))
     return [allocation(name) for name in names]
 
 

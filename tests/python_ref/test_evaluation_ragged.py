@@ -300,6 +300,11 @@ def test_shares_of_a_policy(llama, tmp_path):
     assert allocation(f"share:{other}").fingerprint != how.fingerprint
 
 
+def test_all_is_every_allocator_and_the_shipped_shares():
+    names = [one.name for one in allocations(["pyramid:beta=3", "all", "uniform"])]
+    assert names == ["pyramid:beta=3", "uniform", *RAGGED, "share"]
+
+
 def test_mistakes_are_told(llama, tmp_path):
     path = tmp_path / "a.safetensors"
     kvp_ext.Policy.random(layers=3, kv_heads=2, head_dim=16).save(path)
