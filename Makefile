@@ -29,7 +29,7 @@ GATE := --source needles=2 --source ruler --source dialogue --source novel=0.5 -
 
 .DEFAULT_GOAL := help
 .PHONY: help build browser demo test test-quick compat lint format bench cuda sanitize lock traces policies gate \
-  calibrated parity results ablation clean
+  calibrated parity results ablation methods bounded clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -143,6 +143,12 @@ ablation: build ## docs/ablation.md: objectives, inputs, seeds and tasks, on the
 
 results: build ## docs/results.md: every method on the test documents
 	$(BIN)/python bench/results.py
+
+methods: build ## The measured tables of docs/methods.md
+	$(BIN)/python bench/methods.py
+
+bounded: build ## docs/generation.md: long texts and 2,000 new tokens on a bounded cache
+	$(BIN)/python bench/bounded.py
 
 lock: ## Resolve requirements/dev.in anew (needs uv)
 	uv pip compile --universal --python-version 3.10 --no-header --no-annotate \

@@ -17,9 +17,11 @@ import typer
 import kvp_ext
 from kvp_ext.active import DEFAULT_POLICY
 from kvp_ext.integrations import smollm2
+from python_ref.allocators import allocators
 from python_ref.artifacts import replacing
 from python_ref.data.mixture import documents
 from python_ref.evaluation import Plan, contestants, evaluate_into, summarise
+from python_ref.evaluation.allocation import allocations
 from python_ref.evaluation.metrics import METRICS
 from python_ref.evaluation.records import PROTOCOLS
 from python_ref.evaluation.summary import Cell, Summary
@@ -38,12 +40,15 @@ BASELINES = (
     "random",
     "oracle",
 )
+# Those that read more of the model than its cache and last queries.
+WIDER = ("gate", "expected_attention", "capkv", "laprox")
 # A calibrated policy ranks the entries of a head as the one that it was made from.
 POLICIES = tuple(
     "kvp" if name == DEFAULT_POLICY else f"kvp:{name}"
     for name in sorted(kvp_ext.policies())
     if not name.endswith("-calibrated")
 )
+CALIBRATED = f"{DEFAULT_POLICY}-calibrated"
 BUDGETS = (0.5, 0.25, 0.125, 0.0625)
 
 
@@ -56,8 +61,9 @@ class Section:
     lengths: tuple[int, int]
     count: int
     protocol: str = "after"
-    methods: tuple[str, ...] = (*POLICIES, *BASELINES)
+    methods: tuple[str, ...] = (*POLICIES, *WIDER, *BASELINES)
     budgets: tuple[float, ...] = BUDGETS
+    allocators: tuple[str, ...] = ("uniform",)
 
 
 UNSEEN, SEEN = "needles", "needles/seen"
@@ -68,8 +74,20 @@ BEST_SNAPKV = "snapkv:window=16,pool=31"
 SECTIONS = (
     Section("Needles, templates never seen, 500 tokens", UNSEEN, (450, 550), 28),
     Section("Needles, templates never seen, 1,000 tokens", UNSEEN, (950, 1050), 28),
-    Section("Needles, templates seen in training, 500 tokens", SEEN, (450, 550), 28),
-    Section("Needles, templates seen in training, 1,000 tokens", SEEN, (950, 1050), 28),
+    Section(
+        "Needles, templates seen in training, 500 tokens",
+        SEEN,
+        (450, 550),
+        28,
+        methods=(*POLICIES, *BASELINES),
+    ),
+    Section(
+        "Needles, templates seen in training, 1,000 tokens",
+        SEEN,
+        (950, 1050),
+        28,
+        methods=(*POLICIES, *BASELINES),
+    ),
     Section("Dialogue, 1,000 tokens", "dialogue", (1000, 1000), 12),
     Section("Novels, 1,000 tokens", "novel", (1000, 1000), 6),
     Section("Essays, 1,000 tokens", "essay", (1000, 1000), 6),
@@ -82,8 +100,26 @@ SECTIONS = (
         (450, 550),
         25,
         "inside",
-        ("kvp", "tova", *SNAPKV_POOLS, BEST_SNAPKV),
+        ("kvp", "tova", "laprox", *SNAPKV_POOLS, BEST_SNAPKV),
         (0.25, 0.125),
+    ),
+    Section(
+        "Budgets that heads share: needles, templates never seen, 500 tokens",
+        UNSEEN,
+        (450, 550),
+        28,
+        methods=(f"kvp:{CALIBRATED}", "gate", "snapkv:pool=5", "laprox", "oracle"),
+        budgets=(0.25, 0.125),
+        allocators=("uniform", *sorted({*allocators()} - {"uniform"}), "share"),
+    ),
+    Section(
+        "Budgets that heads share: dialogue, 1,000 tokens",
+        "dialogue",
+        (1000, 1000),
+        12,
+        methods=(f"kvp:{CALIBRATED}", "gate", "snapkv:pool=5", "laprox", "oracle"),
+        budgets=(0.25, 0.125),
+        allocators=("uniform", *sorted({*allocators()} - {"uniform"}), "share"),
     ),
 )
 SEED = 100
@@ -98,8 +134,9 @@ recent tokens inside its budget. Intervals are 95%: Wilson's for proportions, wi
 over documents where several questions share one; a bootstrap over documents for anything else.
 Cost / ideal is the ranking cost of the method's raw ranking, mean over heads and documents.
 
-`kvp` is the default policy; `oracle` ranks by the true future attention. Methods that use queries
-see those of the compressed part only: with the question after the eviction, none of the question.
+`kvp` is the default policy, `gate` the shipped retention gate; `oracle` ranks by the true future
+attention. Methods that use queries see those of the compressed part only: with the question after
+the eviction, none of the question.
 Unless it says otherwise SnapKV's window is 64; `{best}` is the best of four
 windows and six pools on development documents, with the question inside.
 
@@ -124,7 +161,13 @@ def main(
         if only not in section.name:
             continue
         names = methods.split(";") if methods else list(section.methods)
-        plan = Plan(label, contestants(names), section.budgets, (section.protocol,))
+        plan = Plan(
+            label,
+            contestants(names),
+            section.budgets,
+            (section.protocol,),
+            allocators=allocations(section.allocators),
+        )
         tests = list(
             documents(
                 tokenizer,
@@ -137,7 +180,7 @@ def main(
         )
         tasks = {section.name: tests}
         found = evaluate_into(records, model, tokenizer, tasks, plan, title=section.name)
-        summaries = summarise(found, reference="kvp")
+        summaries = summarise(found, reference=names[0])
         pages.append(page(section, summaries))
     introduction = INTRODUCTION.format(sinks=plan.sinks, recent=plan.recent, best=BEST_SNAPKV)
     with replacing(out) as draft:
@@ -148,7 +191,7 @@ def main(
 def page(section: Section, summaries: Sequence[Summary]) -> str:
     """One section: the task's metric at every budget, and the ranking cost."""
     primary = next(s for s in summaries if s.primary)
-    costs = {cell.method: cell.value for s in summaries if s.metric == "cost" for cell in s.cells}
+    costs = {cell.label: cell.value for s in summaries if s.metric == "cost" for cell in s.cells}
     metric = METRICS[primary.metric]
     assert primary.full is not None
     full = primary.full
@@ -163,13 +206,14 @@ def page(section: Section, summaries: Sequence[Summary]) -> str:
         "| method | " + " | ".join(budget_label(b) for b in section.budgets) + " | cost / ideal |",
         "|---" * (len(section.budgets) + 2) + "|",
     ]
-    places = {(cell.method, cell.budget): cell for cell in primary.cells}
-    for method in dict.fromkeys(cell.method for cell in primary.cells):
+    places = {(cell.label, cell.budget): cell for cell in primary.cells}
+    for method in dict.fromkeys(cell.label for cell in primary.cells):
         cells = [figure(places[method, budget]) for budget in section.budgets]
         cost = f"{costs[method]:.2f}" if method in costs else ""
         lines.append(f"| {method} | " + " | ".join(cells) + f" | {cost} |")
     lines.append("")
-    lines += rivals(primary, section.budgets)
+    if section.allocators == ("uniform",):
+        lines += rivals(primary, section.budgets)
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The scripts that write docs/results.md and docs/ablation.md, without the model."""
+"""The scripts that write pages of docs from measurements, without the model."""
 
 import dataclasses
 import importlib.util
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import make, random_ids
 
+import python_ref.methods
 from python_ref.evaluation.records import Record
 from python_ref.evaluation.summary import summarise
 from python_ref.model_info import ModelInfo
@@ -27,6 +29,7 @@ def script(name):
 
 
 ablation, results = script("ablation"), script("results")
+bounded, methods = script("bounded"), script("methods")
 
 
 def made(kind, tokens, seed=0):
@@ -142,4 +145,62 @@ def test_a_page_of_the_results():
 def test_results_compare_every_shipped_policy():
     assert results.POLICIES[0] == "kvp"
     for section in results.SECTIONS:
-        assert "kvp" in section.methods
+        assert {"kvp", f"kvp:{results.CALIBRATED}"}.intersection(section.methods)
+
+
+def test_the_page_of_methods_gets_its_tables():
+    found = {
+        "cache": {"layers": 2, "heads": 3, "tokens": 64, "cache_mb": 1.5},
+        "scorers": {
+            "kvp": {"ms": 2.0, "mb": 1.0, "operators": 0.5},
+            "knorm": {"ms": 1.0, "mb": 3.0, "operators": 4.0},
+        },
+        "allocators": {"uniform": 0.5},
+        "evict_ms": 0.25,
+    }
+    page = f"# Title\n\n{methods.BEGIN.format('cost')}\n\nold\n\n{methods.END}\n\nrest\n"
+    text = methods.put(page, "cost", methods.cost_table(found))
+    assert "| knorm | 1.0 | 0.50 x | 3 | 4 |\n| kvp | 2.0 | 1.00 x | 1 | one call for all |" in text
+    assert text.startswith("# Title\n")
+    assert text.endswith("\n\nrest\n")
+    assert "old" not in text
+    assert methods.put(text, "cost", methods.cost_table(found)) == text
+    with pytest.raises(ValueError, match="page: has no part <!-- quality"):
+        methods.put(page, "quality", "")
+    shipped = (BENCH.parent / "docs" / "methods.md").read_text()
+    for part in ("cost", "quality"):
+        methods.put(shipped, part, "")
+    for name in python_ref.methods.methods():
+        assert f"\n| {name} | " in shipped
+
+
+def test_the_page_of_a_bounded_cache():
+    steps = list(range(1, 401))
+    records = [
+        {
+            "part": "generation", "prompt": 8, "new_tokens": 400, "budget": 16, "interval": 4,
+            "ms": {bounded.FULL: [2.0 * t for t in steps], bounded.DEFAULT_POLICY: [1.0] * 400},
+            "bytes": {bounded.FULL: [1e6 * t for t in steps], bounded.DEFAULT_POLICY: [5e5] * 400},
+            "evictions": 100,
+        },
+        {"part": "perplexity", "text": "novel", "method": bounded.FULL, "budget": 0, "nll": 3.0},
+        {"part": "perplexity", "text": "novel", "method": "knorm", "budget": 256, "nll": 3.5},
+        {"part": "perplexity", "text": "novel", "method": "random", "budget": 256, "nll": 3.2},
+    ]  # fmt: skip
+    text = bounded.page(records)
+    assert "| 201-400 | 601 | 400.0 | 1 | 0.5 | 0.00 |" in text
+    assert "| all | full cache | 20.09 |\n| 256 | random | 24.53 |\n| 256 | knorm | 33.12 |" in text
+
+
+def test_losses_in_blocks_are_those_of_one_forward():
+    model = make("llama")
+    ids = random_ids(150)
+    cache = bounded.DynamicCache(config=model.config)
+    found = bounded.losses(model, ids, cache)
+    logits = model(torch.tensor([ids])).logits[0, :-1]
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    small = bounded.bounded(model, "knorm", 32, bounded.BLOCK)
+    with small.attach(model):
+        assert bounded.losses(model, ids, small).shape == found.shape
+    assert small.evictions == 2

@@ -5,6 +5,8 @@
     kvp                 the default policy
     kvp:mine.safetensors, kvp:smollm2-135m-instruct
                         a policy file, or a shipped policy by name
+    gate, gate:mine.safetensors
+                        a retention gate, likewise
 
 Every contestant only ranks. What is kept whatever its rank, the first and last entries of the
 cache, is the same for all, so a method's own pins do not count where the method can do without:
@@ -27,6 +29,7 @@ from torch import Tensor
 
 import kvp_ext
 from kvp_ext.active import DEFAULT_POLICY
+from kvp_ext.gates import RetentionGate, gate_scores, load_gate
 from python_ref.agents import Agent
 from python_ref.evaluation.prefilled import Needs, Prefilled
 from python_ref.evaluation.records import FULL
@@ -61,14 +64,15 @@ class Contestant:
 
 
 def contestants(texts: Sequence[str], *, default_policy: str = DEFAULT_POLICY) -> list[Contestant]:
-    """The contestants that `texts` name, each once; "all" is the default policy and every method.
+    """The contestants that `texts` name, each once; "all" is the default policy, the default gate
+    and every method.
 
     "full", the whole cache, is part of every evaluation and may be named or not. Errors as for
     `contestant`.
     """
     names: dict[str, None] = {}
     for text in texts:
-        names.update(dict.fromkeys(["kvp", *methods()] if text == "all" else [text]))
+        names.update(dict.fromkeys(["kvp", "gate", *methods()] if text == "all" else [text]))
     names.pop(FULL, None)
     return [contestant(name, default_policy=default_policy) for name in names]
 
@@ -83,8 +87,10 @@ def contestant(text: str, *, default_policy: str = DEFAULT_POLICY) -> Contestant
     name, _, rest = text.partition(":")
     if name == "kvp":
         return by_policy(kvp_ext.load_policy(rest or default_policy), text)
+    if name == "gate":
+        return by_gate(load_gate(rest or default_policy), text)
     if name not in methods():
-        known = ", ".join(["kvp", "kvp:FILE", *methods()])
+        known = ", ".join(["kvp", "kvp:FILE", "gate", "gate:FILE", *methods()])
         raise ValueError(f"method: got {text!r}, expected one of {known}")
     given = [pair.partition("=") for pair in rest.split(",")] if rest else []
     return by_method(name, text, **_options(name, text, {key: value for key, _, value in given}))
@@ -130,6 +136,18 @@ def by_agent(agent: Agent, name: str = "kvp") -> Contestant:
 
     weights = _fingerprint([tensor for _, tensor in sorted(agent.state_dict().items())])
     return Contestant(name, score, fingerprint=weights)
+
+
+def by_gate(gate: RetentionGate, name: str = "gate") -> Contestant:
+    """A retention gate, by what is left of every token when the next one comes."""
+
+    def score(item: Prefilled) -> Tensor:
+        pos = torch.arange(item.k.shape[2], device=item.hidden.device)
+        return gate_scores(gate.to(item.hidden.device), item.hidden.unsqueeze(1), pos).squeeze(1)
+
+    weights = _fingerprint([tensor for _, tensor in sorted(gate.state_dict().items())])
+    geometry = {"layers": gate.layers, "kv_heads": gate.kv_heads}
+    return Contestant(name, score, Needs(hidden=True), weights, geometry)
 
 
 def _fingerprint(weights: Sequence[Tensor]) -> str:
@@ -265,4 +283,5 @@ def common_needs(contestants: Sequence[Contestant]) -> Needs:
     return Needs(
         window=None if None in windows else max((w for w in windows if w is not None), default=0),
         received=any(c.needs.received for c in contestants),
+        hidden=any(c.needs.hidden for c in contestants),
     )

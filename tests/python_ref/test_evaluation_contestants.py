@@ -173,10 +173,10 @@ def test_an_agent_scores_as_the_policy_made_of_it(item):
 
 def test_all_means_the_policy_and_every_method():
     found = contestants(["full", "all", "knorm", "snapkv:pool=7"])
-    assert [c.name for c in found] == ["kvp", *methods(), "snapkv:pool=7"]
+    assert [c.name for c in found] == ["kvp", "gate", *methods(), "snapkv:pool=7"]
     assert contestants(["full"]) == []
     assert found[0].fingerprint
-    assert common_needs(found) == Needs(window=None, received=True)
+    assert common_needs(found) == Needs(window=None, received=True, hidden=True)
     assert common_needs(contestants(["snapkv", "tova", "h2o"])) == Needs(64, received=True)
     assert common_needs(contestants(["keydiff"])) == Needs()
 
@@ -184,7 +184,7 @@ def test_all_means_the_policy_and_every_method():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("snapvk", r"method: got 'snapvk', expected one of kvp, kvp:FILE, capkv, .*snapkv"),
+        ("snapvk", r"method: got 'snapvk', expected one of kvp, kvp:FILE, gate, gate:FILE, capkv"),
         ("snapkv:pol=3", r"'snapkv:pol=3' has option 'pol', expected one of: window, pool"),
         ("knorm:pool=3", r"has option 'pool', expected one of: none"),
         ("capkv:tau=much", r"has tau='much', expected a number"),
