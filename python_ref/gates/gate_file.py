@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from python_ref.artifacts import replacing
 from python_ref.gates.gate import RetentionGate, gate_tensor_shapes
@@ -50,7 +50,8 @@ def write(
         if not bool(torch.isfinite(t).all()):
             raise ValueError(f"gate: {name} holds values that are not finite in {dtype}")
     with replacing(Path(path)) as draft:
-        save_file(tensors, draft, metadata=metadata)
+        # Not save_file, which makes files that only their owner may read.
+        draft.write_bytes(save(tensors, metadata=metadata))
 
 
 def read(path: str | PathLike[str], *, device: torch.device | str = "cpu") -> RetentionGate:

@@ -110,6 +110,9 @@ def test_a_file_gives_back_the_gate(tmp_path):
     assert (read.name, read.model_fingerprint) == ("g", "abc")
     assert read.provenance == {"steps": 3}
     assert not any(p.requires_grad for p in read.parameters())
+    (tmp_path / "plain").touch()
+    modes = [(tmp_path / name).stat().st_mode for name in ("g.safetensors", "plain")]
+    assert modes[0] == modes[1]  # whoever may read a file of the user's may read a gate
     gate_file.write(made, tmp_path / "half.safetensors")
     half = gate_file.read(tmp_path / "half.safetensors")
     assert half.first_weight.dtype == torch.float32
