@@ -23,13 +23,18 @@ def evaluate(
     ),
     method: list[str] = typer.Option(
         ["all"],
-        help="kvp, kvp:FILE, a method's name, a method with options (snapkv:pool=21), or all.",
+        "--method",
+        "--methods",
+        help="kvp, kvp:FILE, gate, gate:FILE, a method's name, a method with options "
+        "(snapkv:pool=21), or all. Repeat it.",
     ),
     budget: list[str] = typer.Option(
         ALL_BUDGETS, help="Kept: a fraction (0.25 or 25%) or a number of entries (256)."
     ),
     allocator: list[str] = typer.Option(
         ["uniform"],
+        "--allocator",
+        "--allocators",
         help="How heads share a budget: uniform, pyramid, adakv, model, share (learned), "
         "share:FILE, one with options (pyramid:beta=5), or all. Repeat it.",
     ),
