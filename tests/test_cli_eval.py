@@ -105,7 +105,7 @@ def test_every_way_to_share(model, policy, tmp_path):
     one.save(shared)
     options = ["--budget", "0.25", "--count", 1]
     for how in ("uniform", "pyramid", "adakv", "model", f"share:{shared}"):
-        options += ["--allocator", how]
+        options += ["--allocators", how]
     out = tmp_path / "results"
     done = command(model, policy, out, *options)
     assert done.exit_code == 0, done.output
