@@ -51,7 +51,7 @@ from .hf_hooks import (
     tokens_of,
     uses,
 )
-from .hf_layers import KVPLayer, layers_for, query_length_of
+from .hf_layers import KVPLayer, layers_for
 from .hf_scorers import PolicyRanking, Ranking, Scorer, method_scorer, ranking_of
 
 __all__ = ["KVPCache", "Scorer", "cache_argument", "method_scorer"]
@@ -171,9 +171,7 @@ class KVPCache(Cache):
         )
         for layer in self._evicting.values():
             layer.keeps_scores = keeps
-        self._incoming: dict[
-            int, _Incoming
-        ] = {}  # what the coming forward's layers were seen to do
+        self._incoming: dict[int, _Incoming] = {}  # of the layers of the coming forward
         self._checked: set[int] = set()  # layers whose queries are known to be computed right
         self._queries: dict[int, Tensor] = {}  # since the last eviction
         self._query_window: int | None = self._ranking.queries
@@ -195,7 +193,7 @@ class KVPCache(Cache):
         query_length = key_states.shape[2]
         if layer_idx == 0:
             self._check_inputs(key_states, args, kwargs)
-            self._begin(query_length)
+            self._begin()
         keys, values = self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
         if layer_idx in self._incoming:
             self._take_in(layer_idx, key_states)
@@ -211,11 +209,11 @@ class KVPCache(Cache):
 
     def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int) -> tuple[int, int]:
         """Key length and first mask column of the coming forward; evicts first if it is due."""
-        self._begin(query_length_of(query_length))
+        self._begin()
         sizes: tuple[int, int] = self.layers[layer_idx].get_mask_sizes(query_length)
         return sizes
 
-    def _begin(self, query_length: int) -> None:
+    def _begin(self) -> None:
         """Before a forward looks at the cache; may be called more than once for the same one."""
         for i, layer in self._sliding.items():
             if layer.get_seq_length() != self._extent.seen:
@@ -361,7 +359,7 @@ class KVPCache(Cache):
         tokens = tokens_of(args, kwargs)
         self._incoming.clear()
         self._entries.announce(kwargs.get("attention_mask"), tokens)
-        self._begin(tokens.shape[1])
+        self._begin()
         attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
         if self._entries.needs_masks() and attention not in MASKED_ATTENTION:
             raise ValueError(
