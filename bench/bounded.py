@@ -29,7 +29,7 @@ from python_ref.methods import methods
 
 FULL = "full"
 TOKENS, BLOCK = 4096, 64
-BUDGETS = (256, 512)
+BUDGETS = (256,)
 TEXTS = ("novel", "dialogue")
 NEW_TOKENS, PROMPT, BUDGET, INTERVAL = 2000, 512, 256, 64
 # Steps whose median is one point of the curves, and positions whose mean loss is.
