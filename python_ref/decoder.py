@@ -13,20 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, DynamicCache, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers import DynamicCache, PreTrainedModel
 
 from python_ref.attention_call import AttentionCall
+from python_ref.attention_interface import Plain, replaced_attention
 
 # Called by every attention layer with its index, query [B, Hq, Tq, D] and key [B, H, Tk, D], both
 # after RoPE; the queries belong to the last Tq keys.
 Observer = Callable[[int, Tensor, Tensor], None]
 # Called by every attention layer with all that decides its weights.
 Watcher = Callable[[AttentionCall], None]
-
-_ATTENTION = "kvp_observed_sdpa"
-_watcher: Watcher | None = None
 
 
 @torch.no_grad()
@@ -177,57 +173,21 @@ def cache_layers(cache: Any) -> Iterator[tuple[Tensor, Tensor]]:
     yield from ((layer.keys, layer.values) for layer in cache.layers)
 
 
-def _observed_sdpa(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    if kwargs.get("position_bias") is not None:
-        raise ValueError(
-            f"{type(module).__name__}: its attention adds a position bias to the logits, "
-            "which is not supported"
-        )
-    if _watcher is None:
-        raise RuntimeError(f"the attention {_ATTENTION!r} is for watched forwards only")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = AttentionCall(module.layer_idx, query, key, mask, scale, softcap, s_aux)
-    _watcher(call)
-    if softcap is not None or s_aux is not None:
-        return call.output(value), None
-    return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **kwargs)
-
-
-AttentionInterface.register(_ATTENTION, _observed_sdpa)
-AttentionMaskInterface.register(_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
 @contextmanager
 def watched(
     model: PreTrainedModel, observer: Observer | None, watcher: Watcher | None
 ) -> Iterator[None]:
     """The model's layers call `observer` and `watcher` while they run."""
-    global _watcher
     if observer is None and watcher is None:
         yield
         return
 
-    def watch(call: AttentionCall) -> None:
+    def attend(call: AttentionCall, value: Tensor, plain: Plain) -> Tensor:
         if observer is not None:
             observer(call.layer, call.query, call.key)
         if watcher is not None:
             watcher(call)
+        return plain(call.mask)
 
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _ATTENTION
-    _watcher = watch
-    try:
+    with replaced_attention(model, attend):
         yield
-    finally:
-        model.config._attn_implementation = before
-        _watcher = None

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from python_ref.attention_call import AttentionCall
+from python_ref.attention_interface import Plain, replaced_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_ATTENTION = "kvp_ragged_sdpa"
 
 
 @dataclass(frozen=True)
@@ -49,9 +45,6 @@ class Rows:
         return torch.cat([cached.expand(-1, -1, queries, -1), causal], dim=-1)
 
 
-_rows: Rows | None = None
-
-
 @contextmanager
 def ragged(model: PreTrainedModel, lengths: Tensor | None, slots: int) -> Iterator[None]:
     """The model attends to the first `lengths` of `slots` cached entries in each row.
@@ -61,44 +54,13 @@ def ragged(model: PreTrainedModel, lengths: Tensor | None, slots: int) -> Iterat
             model's own attention runs.
         slots: of the cache when the context is entered. Tokens may be appended meanwhile.
     """
-    global _rows
     if lengths is None:
         yield
         return
-    before, rows_before = model.config._attn_implementation, _rows
-    model.config._attn_implementation = _ATTENTION
-    _rows = Rows(lengths.to(model.device), slots)
-    try:
+    rows = Rows(lengths.to(model.device), slots)
+
+    def attend(call: AttentionCall, value: Tensor, plain: Plain) -> Tensor:
+        return plain(rows.visible(call.layer, call.query.shape[2], call.key.shape[2]))
+
+    with replaced_attention(model, attend):
         yield
-    finally:
-        model.config._attn_implementation = before
-        _rows = rows_before
-
-
-def _ragged_sdpa(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    if _rows is None:
-        raise RuntimeError(f"the attention {_ATTENTION!r} is for forwards within `ragged` only")
-    layer, groups = module.layer_idx, query.shape[1] // key.shape[1]
-    visible = _rows.visible(layer, query.shape[2], key.shape[2])
-    if softcap is not None or s_aux is not None:
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        call = AttentionCall(layer, query, key, visible, scale, softcap, s_aux)
-        return call.output(value), None
-    per_query_head = visible.repeat_interleave(groups, dim=1)
-    return sdpa_attention_forward(
-        module, query, key, value, per_query_head, scaling=scaling, **kwargs
-    )
-
-
-AttentionInterface.register(_ATTENTION, _ragged_sdpa)
-AttentionMaskInterface.register(_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

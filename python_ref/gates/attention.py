@@ -15,13 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from python_ref.attention_call import AttentionCall
-
-_ATTENTION = "kvp_retention_gated"
-_log_beta: Tensor | None = None
+from python_ref.attention_interface import Plain, replaced_attention
 
 
 def fading_output(call: AttentionCall, value: Tensor, log_beta: Tensor) -> Tensor:
@@ -67,42 +63,12 @@ def fading_output(call: AttentionCall, value: Tensor, log_beta: Tensor) -> Tenso
     return together.flatten(1, 2).transpose(1, 2).contiguous()
 
 
-def _attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    if kwargs.get("position_bias") is not None:
-        raise ValueError(
-            f"{type(module).__name__}: its attention adds a position bias to the logits, "
-            "which is not supported"
-        )
-    if _log_beta is None:
-        raise RuntimeError(f"the attention {_ATTENTION!r} is for forwards within `fading` only")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = AttentionCall(module.layer_idx, query, key, mask, scale, softcap, s_aux)
-    return fading_output(call, value, _log_beta[module.layer_idx]), None
-
-
-AttentionInterface.register(_ATTENTION, _attention)
-AttentionMaskInterface.register(_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
 @contextmanager
 def fading(model: Any, log_beta: Tensor) -> Iterator[None]:
     """Within the block, tokens of the model's attention fade by log_beta [L, B, H, T]."""
-    global _log_beta
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _ATTENTION
-    _log_beta = log_beta
-    try:
+
+    def attend(call: AttentionCall, value: Tensor, plain: Plain) -> Tensor:
+        return fading_output(call, value, log_beta[call.layer])
+
+    with replaced_attention(model, attend):
         yield
-    finally:
-        model.config._attn_implementation = before
-        _log_beta = None

@@ -206,7 +206,7 @@ def test_a_model_that_bypasses_the_attention_interface(monkeypatch):
     attention = type(model.model.layers[0].self_attn)
     module = inspect.getmodule(attention)
     name = "ALL_ATTENTION_FUNCTIONS"
-    own = dict.fromkeys(["sdpa", "kvp_observed_sdpa"], module.eager_attention_forward)
+    own = dict.fromkeys(["sdpa", "kvp_replaced_sdpa"], module.eager_attention_forward)
     monkeypatch.setattr(module, name, type("Own", (dict,), {"get_interface": dict.get})(own))
     with pytest.raises(ValueError, match=r"0 of its 3 layers went through the attention"):
         inspect_model(model, "own")

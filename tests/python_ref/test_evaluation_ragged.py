@@ -168,7 +168,7 @@ def test_the_models_own_attention_comes_back(llama):
     assert llama.config._attn_implementation == before
     llama.config._attn_implementation = inside
     try:
-        with pytest.raises(RuntimeError, match="is for forwards within `ragged` only"):
+        with pytest.raises(RuntimeError, match="is for forwards within `replaced_attention`"):
             llama(torch.tensor([[1, 2]]))
     finally:
         llama.config._attn_implementation = before

@@ -208,8 +208,8 @@ def test_the_attention_is_restored_whatever_happens():
     with pytest.raises(KeyError), fading(model, torch.zeros(3, 1, 2, 4)):
         raise KeyError
     assert model.config._attn_implementation == before
-    model.config._attn_implementation = "kvp_retention_gated"
-    with pytest.raises(RuntimeError, match="within `fading` only"):
+    model.config._attn_implementation = "kvp_replaced_sdpa"
+    with pytest.raises(RuntimeError, match="within `replaced_attention` only"):
         model(torch.tensor([[1, 2]]))
 
 
