@@ -517,3 +517,70 @@ def test_gates_of_other_models_and_late_ones_are_refused():
     twin = cache.fork(budget=8)
     assert twin.evict()
     assert cache.lengths.max() == 20
+
+
+# ---- whole-cache operations while evicting -------------------------------------------------------
+
+
+def test_copies_go_on_evicting_as_their_original():
+    model = make("llama")
+    ids = ids_of(80)
+    cache = KVPCache(
+        model.config, 16, policy=policy_for(model), interval=3, allocator="model", recent=2
+    )
+    with cache.attach(model):
+        run(model, ids[:, :60], cache, [50, *[1] * 10])
+        twin = cache.fork()
+        later = [forward(model, ids[:, t : t + 1], cache) for t in range(60, 80)]
+    with twin.attach(model):
+        for t, logits in zip(range(60, 80), later, strict=True):
+            assert_same(forward(model, ids[:, t : t + 1], twin), logits)
+    assert twin.evictions == cache.evictions == 10
+    assert_same(twin.positions, cache.positions)
+
+
+def test_tokens_that_were_taken_back_leave_no_score():
+    model = make("llama")
+    ids = ids_of(80)
+    cache, plain = (KVPCache(model.config, 16, policy=policy_for(model), interval=6) for _ in "ab")
+    run(model, ids_of(55, seed=1), cache, [50, *[1] * 5])
+    cache.reset()
+    run(model, torch.cat([ids[:, :52], ids_of(3, seed=2)], 1), cache, [50, *[1] * 5])
+    cache.crop(-3)
+    run(model, ids[:, :52], plain, [50, 1, 1])
+    for t in range(52, 75):
+        step = ids[:, t : t + 1]
+        torch.testing.assert_close(
+            forward(model, step, cache), forward(model, step, plain), atol=1e-5, rtol=1e-5
+        )
+    assert_same(cache.positions, plain.positions)
+    assert cache.evictions == plain.evictions == 5
+
+
+def test_a_row_of_padding_alone():
+    model = make("llama")
+    ids = torch.cat([ids_of(20), torch.zeros(1, 20, dtype=torch.long)])
+    mask = (ids > 0).long()
+    cache = KVPCache(
+        model.config, 8, policy=policy_for(model), allocator="adakv", sinks=1, recent=1, interval=2
+    )
+    with cache.attach(model):
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        forward(model, ids, cache, attention_mask=mask, position_ids=positions)
+        for _ in range(6):
+            mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
+            positions = mask.sum(-1, keepdim=True) - 1
+            step = torch.full((2, 1), 5)
+            logits = forward(model, step, cache, attention_mask=mask, position_ids=positions)
+            assert bool(logits.isfinite().all())
+    assert cache.lengths[:, 1].eq(6).all()
+
+
+@pytest.mark.parametrize("budget", [1, 0.5])
+def test_small_and_growing_budgets(budget):
+    model = make("llama")
+    cache = KVPCache(model.config, budget, policy=policy_for(model), interval=2, sinks=0, recent=0)
+    ids = ids_of(70)
+    logits, evictions = run(model, ids, cache, [30, *[1] * 40])
+    assert_as_masked(model, ids, logits, evictions)
+    assert cache.lengths.max() <= (1 if budget == 1 else 35) + 2
