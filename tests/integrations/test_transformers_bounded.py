@@ -175,6 +175,26 @@ def test_padded_batches_compute_what_their_sequences_compute_alone(family, alloc
                 assert_same(held[held >= 0], mine[mine >= 0])
 
 
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_memory_falls_to_the_longest_row_of_each_layer(allocator):
+    model = make("llama")
+    cache = KVPCache(
+        model.config, 40, scorer=by_hash, allocator=allocator, sinks=1, recent=2, headroom=8
+    )
+    with cache.attach(model):
+        forward(model, ids_of(400), cache)
+        full = cache.memory_bytes()
+        cache.evict()
+    heads, dim = model.config.num_key_value_heads, model.config.head_dim
+    longest = cache.lengths.amax((1, 2))
+    held = int((longest + 8).sum()) * heads * (2 * dim * 4 + 4)
+    assert cache.memory_bytes() == held
+    assert cache.lengths.sum() == 40 * LAYERS * heads
+    if allocator in ("uniform", "pyramid"):  # whose rows are equal within a layer
+        assert held == (40 + 8) * LAYERS * heads * (2 * dim * 4 + 4)
+    assert held < full
+
+
 def test_shares_that_come_with_a_policy():
     model = make("llama")
     plain = policy_for(model)
