@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from python_ref.gates.hidden import attention_modules
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 def uses(cache: object, kwargs: dict[str, Any]) -> bool:
@@ -77,17 +80,25 @@ def calls(
         yield attention.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def as_attention_takes(mask: Tensor, attention: Any, hidden: Tensor) -> Tensor:
-    """A mask `[B, 1 or H, q, keys]`, True where visible, for eager or sdpa attention of a module.
+def as_attention_takes(mask: Tensor, attention: Any, hidden: Tensor) -> Tensor | BlockMask:
+    """A mask `[B, 1 or H, q, keys]`, True where visible, in the form that a module takes.
 
     Args:
         hidden: for its dtype.
     """
-    if mask.shape[1] > 1:
-        heads = attention.config.num_attention_heads
-        mask = mask.repeat_interleave(heads // mask.shape[1], dim=1)
-    if attention.config._attn_implementation != "eager":
+    implementation = attention.config._attn_implementation
+    if mask.shape[1] > 1 or implementation == "flex_attention":
+        group = attention.config.num_attention_heads // mask.shape[1]
+        mask = mask.repeat_interleave(group, dim=1)
+    if implementation == "sdpa":
         return mask
+    if implementation == "flex_attention":
+        from torch.nn.attention.flex_attention import create_block_mask  # not before torch 2.5
+
+        batch, heads, queries, keys = mask.shape
+        return create_block_mask(
+            lambda b, h, q, k: mask[b, h, q, k], batch, heads, queries, keys, device=mask.device
+        )
     lowest = torch.finfo(hidden.dtype).min
     return torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill(
         ~mask, lowest

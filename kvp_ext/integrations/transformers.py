@@ -57,7 +57,7 @@ from .hf_scorers import PolicyRanking, Ranking, Scorer, method_scorer, ranking_o
 __all__ = ["KVPCache", "Scorer", "cache_argument", "method_scorer"]
 
 #: Attention implementations that take a mask for every head.
-MASKED_ATTENTION = ("eager", "sdpa")
+MASKED_ATTENTION = ("eager", "sdpa", "flex_attention")
 
 
 class KVPCache(Cache):
@@ -330,8 +330,8 @@ class KVPCache(Cache):
             RuntimeError: the cache is already attached.
             ValueError: `query_window` is below 1, or the model has no attention modules to take
                 queries from. In a forward: a mask that is not `[B, seen + q]`, that hides or
-                shows tokens which an eviction has judged, or masks wanted for an attention other
-                than eager and sdpa.
+                shows tokens which an eviction has judged, or masks wanted for an attention not in
+                `MASKED_ATTENTION`.
         """
         if self._attached:
             raise RuntimeError("this cache is already attached to a model")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from families import FAMILIES, LAYERS, VOCAB, make
 from helpers import assert_same
-from integrations.tiny_models import CACHE, forward
+from integrations.tiny_models import ATTENTION, CACHE, forward
 
 from kvp_ext import Policy
 from kvp_ext.integrations import hf_eviction, hf_scorers
@@ -125,7 +125,7 @@ def test_logits_are_those_of_the_full_cache_with_evicted_keys_hidden(family, all
     assert_as_masked(model, ids, logits, evictions)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mistral"])
 def test_padded_batches_compute_what_their_sequences_compute_alone(family, allocator, attention):

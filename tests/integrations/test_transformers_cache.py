@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import BACKENDS, assert_same
 from integrations.tiny_models import (
+    ATTENTION,
     CACHE,
     CONFIGS,
     HEAD_DIM,
@@ -56,7 +57,7 @@ def llama():
 # ---- what attention sees ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", ["per_head", "union"])
 def test_logits_are_those_of_the_full_cache_with_evicted_keys_hidden(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers import assert_same
 from integrations.tiny_models import (
+    ATTENTION,
     CACHE,
     CONFIGS,
     LAYERS,
@@ -19,7 +20,6 @@ from transformers import DynamicCache, Qwen2Config
 from kvp_ext.integrations.transformers import KVPCache
 
 LLAMA = CONFIGS["llama"]
-ATTENTION = ["sdpa", "eager"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

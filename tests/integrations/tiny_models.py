@@ -46,6 +46,9 @@ def _config(kind, query_heads, kv_heads, **more):
     )
 
 
+# Those that take a mask for every head.
+ATTENTION = ["sdpa", "eager", "flex_attention"]
+
 # Group sizes 1, 3 and 7.
 CONFIGS = {
     "llama": _config(LlamaConfig, 6, 2),
