@@ -21,13 +21,14 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from kvp_ext.active import DEFAULT_POLICY
+from kvp_ext.gates import load_gate
 from kvp_ext.integrations import smollm2
 from kvp_ext.integrations.transformers import KVPCache, cache_argument
 from python_ref.artifacts import replacing
 from python_ref.data.mixture import documents
 from python_ref.methods import methods
 
-FULL = "full"
+FULL, GATE = "full", "gate"
 TOKENS, BLOCK = 4096, 64
 BUDGETS = (256,)
 TEXTS = ("novel", "dialogue")
@@ -38,8 +39,9 @@ SEGMENT = 512
 
 
 def rivals() -> list[str]:
-    """Policies and methods that can run while a model decodes."""
+    """Policies, the gate, and methods that can run while a model decodes."""
     return [
+        GATE,
         DEFAULT_POLICY,
         f"{DEFAULT_POLICY}-dialogue",
         *(name for name, method in methods().items() if method.decode),
@@ -47,8 +49,10 @@ def rivals() -> list[str]:
 
 
 def bounded(model: Any, method: str, budget: int, interval: int) -> KVPCache:
-    """A cache that ranks by a policy or a method."""
+    """A cache that ranks by a policy, the gate with one budget for the model, or a method."""
     ranked: dict[str, Any] = {"scorer": method} if method in methods() else {"policy": method}
+    if method == GATE:
+        ranked = {"scorer": load_gate(DEFAULT_POLICY), "allocator": "model"}
     return KVPCache(model.config, budget, interval=interval, **ranked)
 
 

@@ -114,9 +114,10 @@ recent tokens inside its budget. Intervals are 95%: Wilson's for proportions, wi
 over documents where several questions share one; a bootstrap over documents for anything else.
 Cost / ideal is the ranking cost of the method's raw ranking, mean over heads and documents.
 
-`kvp` is the default policy, `gate` the shipped retention gate; `oracle` ranks by the true future
-attention. Methods that use queries see those of the compressed part only: with the question after
-the eviction, none of the question.
+`kvp` is the default policy; `oracle` ranks by the true future attention. `gate` is the shipped
+retention gate, which is made to share one budget between all heads: the last table has that, the
+others give every head the same. Methods that use queries see those of the compressed part only: with
+the question after the eviction, none of the question.
 Unless it says otherwise SnapKV's window is 64; `{best}` is the best of four
 windows and six pools on development documents, with the question inside.
 
