@@ -226,7 +226,7 @@ def draw(records: Sequence[dict], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = (FULL, DEFAULT_POLICY, f"{DEFAULT_POLICY}-dialogue", "streaming_llm", "random")
+    shown = (FULL, *rivals()[:3], "streaming_llm", "random")
     texts = list(dict.fromkeys(r["text"] for r in records if r["part"] == "perplexity"))
     figure, axes = plt.subplots(1, len(texts) + 1, figsize=(16, 4.5), layout="constrained")
     for axis, text in zip(axes, texts, strict=False):
