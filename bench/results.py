@@ -115,8 +115,8 @@ Cost / ideal is the ranking cost of the method's raw ranking, mean over heads an
 
 `kvp` is the default policy; `oracle` ranks by the true future attention. `gate` is the shipped
 retention gate, which is made to share one budget between all heads: the last table has that, the
-others give every head the same. Methods that use queries see those of the compressed part only: with
-the question after the eviction, none of the question.
+others give every head the same. Methods that use queries see those of the compressed part only:
+with the question after the eviction, none of the question.
 Unless it says otherwise SnapKV's window is 64; `{best}` is the best of four
 windows and six pools on development documents, with the question inside.
 

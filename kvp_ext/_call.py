@@ -125,8 +125,8 @@ def prepare(
     pos_layers, per_head = _positions(pos, lead, rows_name, device)
     _check_choice("mode", mode, MODES)
     _check_choice("order", order, ORDERS)
-    sinks = _count("sinks", sinks)
-    recent = _count("recent", recent)
+    sinks = check_count("sinks", sinks)
+    recent = check_count("recent", recent)
     shape = (n_layers, n_batch, n_heads)
     checked_budget = _budget(budget, mode, shape, device)
     if policy is not None:
@@ -381,7 +381,7 @@ def _positions(
     return layers, per_head
 
 
-def _count(name: str, value: object) -> int:
+def check_count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}, expected an int")
     if not 0 <= value < 2**31:

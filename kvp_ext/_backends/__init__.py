@@ -42,20 +42,32 @@ if simt.is_built():
     _BACKENDS["simt"] = simt.SimtBackend()
 
 
+def check_name(name: object) -> None:
+    """Refuses what `resolve` would on every device.
+
+    Raises:
+        TypeError: `name` is neither `None` nor a str.
+        ValueError: it is not a backend.
+    """
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"backend is {name!r}, expected None or a name")
+    if name not in _BACKENDS:
+        known = ", ".join(map(repr, _BACKENDS))
+        raise ValueError(f"backend is {name!r}, expected None or one of {known}")
+
+
 def resolve(name: str | None, device: torch.device) -> Backend:
     """The backend to use for a cache on `device`.
 
     Raises:
-        ValueError: `name` is not a backend.
+        TypeError, ValueError: of `check_name`.
         RuntimeError: the backend is missing or cannot work on this device; says the remedy.
     """
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"backend is {name!r}, expected None or a name")
+    check_name(name)
     if name is None:
         name = device.type if device.type in ("cpu", "cuda") else "reference"
-    if name not in _BACKENDS:
-        known = ", ".join(map(repr, _BACKENDS))
-        raise ValueError(f"backend is {name!r}, expected None or one of {known}")
     backend = _BACKENDS[name]
     if (reason := backend.unavailable(device)) is not None:
         raise RuntimeError(f"backend {name!r}: {reason}")
@@ -74,4 +86,4 @@ def backends() -> dict[str, str]:
     return found
 
 
-__all__ = ["Backend", "backends", "resolve"]
+__all__ = ["Backend", "backends", "check_name", "resolve"]

@@ -35,6 +35,8 @@ except ModuleNotFoundError as error:
 
 from python_ref.allocators import Allocator, allocators, learned_shares
 
+from .._backends import check_name
+from .._call import check_count
 from ..active import active_policy, load_policy
 from ..gates import RetentionGate
 from ..policy import Policy
@@ -126,6 +128,9 @@ class KVPCache(Cache):
         backend: str | None = None,
     ) -> None:
         _check_options(budget, policy, scorer, allocator, mode, interval, headroom, when)
+        check_count("sinks", sinks)
+        check_count("recent", recent)
+        check_name(backend)
         if not isinstance(config, PretrainedConfig):
             raise TypeError(
                 f"config is {type(config).__name__}, expected a model's configuration: model.config"
@@ -628,6 +633,12 @@ def _check_options(
         raise ValueError(
             f"mode is {mode!r}, expected 'per_head' or 'union'; a budget shared by the whole model "
             "is allocator='model'"
+        )
+    rule = allocators().get(allocator) if isinstance(allocator, str) else allocator
+    if mode == "union" and rule is not None and rule.compares:
+        raise ValueError(
+            f"mode is 'union' and in the allocator {rule.name!r} heads compete for their budgets, "
+            "expected mode='per_head'"
         )
     for name, count in (("interval", interval), ("headroom", headroom)):
         if count is not None and (

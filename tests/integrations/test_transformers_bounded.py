@@ -353,13 +353,15 @@ def test_union_takes_only_budgets_that_heads_share():
         logits, evictions = run(model, ids_of(50), cache, [40, 10])
     assert_as_masked(model, ids_of(50), logits, evictions)
     assert_same(cache.positions[:, :, 0], cache.positions[:, :, 1])
+    shares = [1 + head / 2 for head in range(model.config.num_key_value_heads)]
+    unequal = learned_shares({"0.5": [shares] * model.config.num_hidden_layers})
     cache = KVPCache(
-        model.config, 16, scorer=by_hash, sinks=1, recent=2, allocator="adakv", mode="union"
+        model.config, 16, scorer=by_hash, sinks=1, recent=2, allocator=unequal, mode="union"
     )
     with cache.attach(model):
         forward(model, ids_of(40), cache)
         before = cache.positions
-        with pytest.raises(ValueError, match="mode is 'union' and the allocator 'adakv'"):
+        with pytest.raises(ValueError, match="mode is 'union' and the allocator 'share'"):
             cache.evict()
     assert_same(cache.positions, before)
 

@@ -695,6 +695,11 @@ def test_an_interrupted_forward_with_sliding_layers_is_refused():
         ({"headroom": 0}, ValueError, "headroom is 0"),
         ({"when": "always"}, ValueError, "when is 'always'"),
         ({"policy": "no-such-policy"}, ValueError, "no-such-policy"),
+        ({"sinks": -1}, ValueError, "sinks is -1"),
+        ({"recent": 1.5}, TypeError, "recent is 1.5"),
+        ({"backend": "nope"}, ValueError, "backend is 'nope', expected None or one of 'cpu'"),
+        ({"allocator": "adakv", "mode": "union"}, ValueError, "'union'.*'adakv' heads compete"),
+        ({"allocator": "model", "mode": "union"}, ValueError, "'union'.*'model' heads compete"),
     ],
 )
 def test_bad_options_are_named(change, error, message):
